@@ -1,0 +1,69 @@
+"""The two values that data becomes: a data set, and the clients that share it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples with a central test split.
+
+    Pictures are ``uint8 [samples, channels, height, width]`` and become ``pixel / input_scale`` in float32; feature
+    tables are ``float32 [samples, features]`` and are taken as they are.
+    """
+
+    name: str
+    train_inputs: np.ndarray
+    train_targets: np.ndarray  # int64 [samples]
+    test_inputs: np.ndarray
+    test_targets: np.ndarray
+    class_names: tuple[str, ...]
+    input_scale: float = 255.0
+    train_clients: np.ndarray | None = None  # int64 [samples]: the natural client of each sample, where there is one
+    client_names: tuple[str, ...] = ()
+    fingerprint: str = ""  # content hash: a run is only continued on the data it began with
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.train_inputs.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """A data set dealt out to clients: client ``k`` holds ``indices[offsets[k]:offsets[k + 1]]``.
+
+    Lists of indices, never copies of samples: 100,000 clients cost a few megabytes.
+    """
+
+    dataset: Dataset
+    indices: np.ndarray = field(repr=False)  # int64 [samples that some client holds]
+    offsets: np.ndarray = field(repr=False)  # int64 [clients + 1]
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Samples of every client, ``int64 [clients]``."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def class_counts(self) -> np.ndarray:
+        """Samples of every class at every client, ``int64 [clients, classes]``."""
+        classes = self.dataset.num_classes
+        owner = np.repeat(np.arange(self.num_clients), self.sizes)
+        cells = owner * classes + self.dataset.train_targets[self.indices]
+        return np.bincount(cells, minlength=self.num_clients * classes).reshape(self.num_clients, classes)
+
+    def client(self, k: int) -> np.ndarray:
+        """Indices into the training split of client ``k``'s samples."""
+        return self.indices[self.offsets[k] : self.offsets[k + 1]]

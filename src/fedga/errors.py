@@ -1,0 +1,31 @@
+"""The one exception a user's input can cause."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedGAError(ValueError):
+    """Something the user asked for cannot be done.
+
+    Its text is one sentence that says what was wrong and what to do. The command line prints it and
+    exits with code 2; a traceback appears only with ``--traceback``.
+    """
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedGAError:
+    """The error for a misspelt name, with the nearest valid one.
+
+    >>> print(unknown_name("algorithm", "fedgaa", ["fedavg", "fedga"]))
+    unknown algorithm 'fedgaa': did you mean 'fedga'? (known: fedavg, fedga)
+    """
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return FedGAError(f"unknown {kind} {name!r}: {hint}(known: {', '.join(known)})")
+
+
+def needs_extra(package: str, extra: str, purpose: str) -> FedGAError:
+    """The error for an optional dependency that is not installed."""
+    return FedGAError(f"{purpose} needs {package}, which is not installed: pip install 'fedga[{extra}]'")
