@@ -69,3 +69,8 @@ def fold(keys: Tensor, counters: Tensor) -> Tensor:
     True
     """
     return _mix(keys ^ _mix(counters + _signed(_GOLDEN)))
+
+
+def uniform(words: Tensor) -> Tensor:
+    """Float64 in [0, 1) from 64 random bits: the upper 53 of them."""
+    return _shift_right(words, 11).to(torch.float64) * 2.0**-53

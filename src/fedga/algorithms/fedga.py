@@ -1,0 +1,48 @@
+"""FedGA: gradient alignment through calibrated labels, Eq. (10) of the paper.
+
+Xiao, Zuo and Wang. FedGA: Federated Learning with Gradient Alignment for Error Asymmetry Mitigation. AAAI 2025.
+The loss itself lives in ``fedga.calibration``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedga.algorithms.base import Algorithm, Batch
+from fedga.calibration import batch_class_counts, ga_loss
+
+
+@dataclass(frozen=True)
+class FedGA(Algorithm):
+    """Counts are the client's label counts: they never leave the client."""
+
+    strength: float = 1.0
+    power: float = 1.0
+    variant: str = "soft"
+
+    citation: ClassVar[str] = "Xiao et al. 2025"
+
+    def local_loss(self, batch: Batch) -> Tensor:
+        return ga_loss(
+            batch.logits,
+            batch.targets,
+            self.class_counts(batch),
+            strength=self.strength,
+            power=self.power,
+            variant=self.variant,
+            reduction="none",
+        )
+
+    def class_counts(self, batch: Batch) -> Tensor:
+        return batch.class_counts
+
+
+@dataclass(frozen=True)
+class FedGABatch(FedGA):
+    """The variant of the authors' program: label counts of each mini-batch."""
+
+    def class_counts(self, batch: Batch) -> Tensor:
+        return batch_class_counts(batch.targets, batch.logits.shape[-1], batch.mask)

@@ -1,0 +1,39 @@
+"""FedNTD: distils the received model's opinion of the not-true classes.
+
+``CE + β τ² KL( softmax(z_global \\ y / τ) || softmax(z \\ y / τ) )``, where ``\\ y`` leaves the true class out.
+Lee, Jeong, Shin, Bae and Yun. Preservation of the Global Knowledge by Not-True Distillation. NeurIPS 2022, Eq. (4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedga.algorithms.base import Algorithm, Batch
+
+
+@dataclass(frozen=True)
+class FedNTD(Algorithm):
+    beta: float = 1.0
+    tau: float = 1.0
+
+    citation: ClassVar[str] = "Lee et al. 2022"
+    needs_global_logits: ClassVar[bool] = True
+
+    def local_loss(self, batch: Batch) -> Tensor:
+        assert batch.global_logits is not None
+        student = self._not_true(batch.logits, batch.targets)
+        teacher = self._not_true(batch.global_logits, batch.targets)
+        distance = (teacher.exp() * (teacher - student)).sum(-1)
+        cross_entropy = F.cross_entropy(batch.logits, batch.targets, reduction="none")
+        return cross_entropy + self.beta * self.tau**2 * distance
+
+    def _not_true(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Log-probabilities over the other classes; the true one gets a finite logit so low that its share is 0."""
+        true = F.one_hot(targets, logits.shape[-1]).bool()
+        others = torch.where(true, torch.finfo(logits.dtype).min / 2, logits / self.tau)
+        return F.log_softmax(others, dim=-1)

@@ -1,0 +1,291 @@
+"""Gradient alignment by calibrated labels: the loss of FedGA.
+
+Xiao, Zuo, Wang: *FedGA: Federated Learning with Gradient Alignment for Error Asymmetry Mitigation*, AAAI 2025.
+For a sample of class y with prediction p = softmax(z), on a client that holds N_i samples of class i, Eq. (10) is
+
+    q_y = 1,    q_i = (N_y - N_i) / N_y * p_i    (i != y)
+
+and the client minimises the cross-entropy of p against q, q held fixed. Where class i outnumbers class y the label
+q_i is negative; it is neither clamped nor normalised, for that is what makes the method work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedga.errors import FedGAError, unknown_name
+
+Reduction = Literal["mean", "sum", "none"]
+Variant = Literal["soft", "aligned", "clamped", "through"]
+
+
+def calibrated_labels(
+    probs: Tensor,
+    targets: Tensor,
+    class_counts: Tensor | Sequence[float],
+    *,
+    strength: float | Tensor = 1.0,
+    power: float | Tensor = 1.0,
+) -> Tensor:
+    """Calibrated labels q of Eq. (10): [..., classes], without a gradient.
+
+    probs: [..., classes], targets: [...], class_counts: [classes] or anything that broadcasts to probs.
+
+    With ``strength`` λ and ``power`` γ the inactive labels are ``λ (1 - (N_i / N_y)^γ) p_i``; λ = γ = 1 is the paper's.
+    A true class that was counted zero times (the counts came from elsewhere) counts as one sample.
+
+    >>> p = torch.tensor([0.8, 0.1, 0.05, 0.01, 0.04])
+    >>> calibrated_labels(p, torch.tensor(0), [100, 0, 20, 5, 20])
+    tensor([1.0000, 0.1000, 0.0400, 0.0095, 0.0320])
+    >>> calibrated_labels(p, torch.tensor(3), [100, 0, 20, 5, 20])
+    tensor([-15.2000,   0.1000,  -0.1500,   1.0000,  -0.1200])
+    """
+    counts = _checked("probs", probs, targets, class_counts)
+    p = probs.detach().to(_at_least_float32(probs))
+    return _labels(p, targets, _factors(p, targets, counts, strength, power)).detach().to(probs.dtype)
+
+
+def ga_loss(
+    logits: Tensor,
+    targets: Tensor,
+    class_counts: Tensor | Sequence[float],
+    *,
+    strength: float | Tensor = 1.0,
+    reduction: Reduction = "mean",
+    power: float | Tensor = 1.0,
+    variant: Variant = "soft",
+) -> Tensor:
+    """Cross-entropy against the calibrated labels of Eq. (10): a scalar, or [...] with ``reduction="none"``.
+
+    logits: [..., classes], targets: [...] class indices, class_counts: [classes] or anything that broadcasts to logits
+    (counts of [clients, 1, classes] go with logits of [clients, batch, classes]).
+
+    The labels depend on p, so the loss is computed as the one scalar function that has the same gradient and nothing
+    to hold fixed::
+
+        loss = -log p_y + λ sum_i ((N_i / N_y)^γ - 1) p_i          λ = strength, γ = power; the paper's is λ = γ = 1
+
+    Its value, too, is that of cross-entropy if all counts are equal, or λ = 0. ``strength`` and ``power`` may be
+    tensors that broadcast to logits. A true class that was counted zero times counts as one sample; apart from that
+    only ratios of counts matter. Half-precision logits are worked on in float32; the result has the dtype of the
+    logits (under autocast float32), as with :func:`torch.nn.functional.cross_entropy`.
+
+    ``variant`` selects other readings of the paper, for study only:
+
+    - ``"aligned"``: the logit gradient is exactly p - q, the paper's algebra. Error asymmetry is 1 wherever it
+      vanishes, but it is the gradient of no function; the value reported is that of ``"soft"``.
+    - ``"clamped"``: negative labels are cut to 0.
+    - ``"through"``: the labels are not held fixed.
+
+    >>> logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]])
+    >>> targets = torch.tensor([0, 2])
+    >>> ga_loss(logits, targets, [10, 0, 5])
+    tensor(0.7578)
+    >>> torch.isclose(ga_loss(logits, targets, [7, 7, 7]), F.cross_entropy(logits, targets))
+    tensor(True)
+    """
+    counts = _checked("logits", logits, targets, class_counts)
+    z = logits.to(_at_least_float32(logits))
+    log_p = F.log_softmax(z, dim=-1)
+    p = log_p.exp()
+    factors = _factors(p, targets, counts, strength, power)
+
+    if variant in ("soft", "aligned"):
+        cross_entropy = -log_p.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
+        loss = cross_entropy - (factors * p).sum(-1)
+        if variant == "aligned":
+            surrogate = ((p - _labels(p, targets, factors)).detach() * z).sum(-1)
+            loss = loss.detach() + (surrogate - surrogate.detach())
+    elif variant == "clamped":
+        loss = -(_labels(p, targets, factors).detach().clamp(min=0) * log_p).sum(-1)
+    elif variant == "through":
+        loss = -(_labels(p, targets, factors) * log_p).sum(-1)
+    else:
+        raise unknown_name("variant", variant, get_args(Variant))
+    return _reduce(loss, reduction).to(_result_dtype(logits))
+
+
+def binary_ga_loss(
+    logits: Tensor,
+    targets: Tensor,
+    class_counts: Tensor | Sequence[float],
+    *,
+    strength: float | Tensor = 1.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Binary cross-entropy against calibrated labels: a scalar, or [...] with ``reduction="none"``.
+
+    logits: [...], one per sample, targets: [...] of 0 and 1 in any dtype, class_counts: (N_0, N_1) or [..., 2].
+
+    With p = sigmoid(z), Eq. (10) reads ``q(1) = 1`` and ``q(0) = (N_0 - N_1) / N_0 * p``, q held fixed, N_0 = 0 taken
+    as 1. The logit gradient is exactly p - q, that is, p - 1 on positives and (N_1 / N_0) p on negatives.
+
+    >>> logits = torch.zeros(2, requires_grad=True)
+    >>> binary_ga_loss(logits, torch.tensor([1, 0]), (100, 10), reduction="sum").backward()
+    >>> logits.grad
+    tensor([-0.5000,  0.0500])
+    """
+    if not logits.is_floating_point() or targets.shape != logits.shape:
+        raise FedGAError(
+            f"binary_ga_loss needs one floating-point logit per target, "
+            f"but logits are {logits.dtype} {list(logits.shape)} and targets {list(targets.shape)}"
+        )
+    z = logits.to(_at_least_float32(logits))
+    counts = _as_tensor(class_counts, z)
+    if counts.ndim == 0 or counts.shape[-1] != 2 or not _broadcasts_to(counts.shape[:-1], logits.shape):
+        raise FedGAError(
+            f"class_counts must be (N_0, N_1) or broadcast to {[*logits.shape, 2]}, but is {list(counts.shape)}"
+        )
+    n_0, n_1 = counts.to(z.dtype).unbind(-1)
+    factor = strength * (1 - n_1 / torch.where(n_0 > 0, n_0, 1.0))
+    labels = torch.where(targets > 0, 1.0, factor * torch.sigmoid(z)).detach()
+    loss = F.binary_cross_entropy_with_logits(z, labels, reduction="none")
+    return _reduce(loss, reduction).to(_result_dtype(logits))
+
+
+def batch_class_counts(targets: Tensor, num_classes: int, mask: Tensor | None = None) -> Tensor:
+    """Class counts of each mini-batch: float32 [..., classes].
+
+    targets: [..., batch] class indices, mask: [..., batch], True (or 1) for the samples that count.
+
+    A target outside 0 ... num_classes - 1, such as a padding value, is not counted.
+
+    >>> batch_class_counts(torch.tensor([[0, 2, 2], [1, 1, 1]]), 3)
+    tensor([[1., 0., 2.],
+            [0., 3., 0.]])
+    """
+    members = targets.unsqueeze(-1) == torch.arange(num_classes, device=targets.device)
+    if mask is None:
+        return members.sum(-2, dtype=torch.float32)
+    return (members * mask.unsqueeze(-1)).sum(-2, dtype=torch.float32)
+
+
+class GALoss(nn.Module):
+    """:func:`ga_loss` as a module: called with logits [..., classes] and targets [...], it returns the loss.
+
+    class_counts: [classes], how many samples of each class the client holds; a buffer, so that it moves and is saved
+    with the module. Without it the samples of each call are counted (all leading dimensions are one mini-batch),
+    which is what the authors' program does.
+
+    >>> criterion = GALoss([10, 0, 5])
+    >>> criterion(torch.tensor([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]]), torch.tensor([0, 2]))
+    tensor(0.7578)
+    """
+
+    class_counts: Tensor | None
+
+    def __init__(
+        self,
+        class_counts: Tensor | Sequence[float] | None = None,
+        *,
+        strength: float = 1.0,
+        reduction: Reduction = "mean",
+        power: float = 1.0,
+        variant: Variant = "soft",
+    ) -> None:
+        super().__init__()
+        if reduction not in get_args(Reduction):
+            raise unknown_name("reduction", reduction, get_args(Reduction))
+        if variant not in get_args(Variant):
+            raise unknown_name("variant", variant, get_args(Variant))
+        counts = None if class_counts is None else torch.as_tensor(class_counts).detach().clone()
+        if counts is not None:
+            if counts.ndim != 1 or len(counts) == 0:
+                raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
+            if not torch.isfinite(counts).all() or (counts < 0).any():
+                raise FedGAError(f"class_counts must be finite and not negative, but is {counts.tolist()}")
+            if torch.equal(counts, counts.round()):
+                counts = counts.long()  # exact, and out of reach of module.half(), which overflows at 65,504
+        self.register_buffer("class_counts", counts)
+        self.strength = strength
+        self.reduction: Reduction = reduction
+        self.power = power
+        self.variant: Variant = variant
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        counts = self.class_counts
+        if counts is None:
+            counts = batch_class_counts(targets.reshape(-1), logits.shape[-1])
+        return ga_loss(
+            logits,
+            targets,
+            counts,
+            strength=self.strength,
+            reduction=self.reduction,
+            power=self.power,
+            variant=self.variant,
+        )
+
+    def extra_repr(self) -> str:
+        counts = "per batch" if self.class_counts is None else self.class_counts.tolist()
+        return (
+            f"class_counts={counts}, strength={self.strength}, reduction={self.reduction!r}, "
+            f"power={self.power}, variant={self.variant!r}"
+        )
+
+
+def _factors(p: Tensor, targets: Tensor, counts: Tensor, strength: float | Tensor, power: float | Tensor) -> Tensor:
+    """λ (1 - (N_i / N_y)^γ), which is (N_y - N_i) / N_y for λ = γ = 1: [..., classes], 0 at the true class."""
+    index = targets.long().unsqueeze(-1)
+    n = counts.to(p.dtype).expand_as(p)
+    n_y = n.gather(-1, index)
+    ratio = n / torch.where(n_y > 0, n_y, 1.0)
+    return (strength * (1 - ratio**power)).scatter(-1, index, 0.0)
+
+
+def _labels(p: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
+    return (factors * p).scatter(-1, targets.long().unsqueeze(-1), 1.0)
+
+
+def _reduce(loss: Tensor, reduction: str) -> Tensor:
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    if reduction == "none":
+        return loss
+    raise unknown_name("reduction", reduction, get_args(Reduction))
+
+
+def _at_least_float32(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _result_dtype(logits: Tensor) -> torch.dtype:
+    # A float16 loss would turn a gradient scaler's first factor, 65,536, into inf; torch's own losses stay in float32.
+    autocast = torch.is_autocast_enabled(logits.device.type)
+    return _at_least_float32(logits) if autocast else logits.dtype
+
+
+def _as_tensor(counts: Tensor | Sequence[float], like: Tensor) -> Tensor:
+    return counts if isinstance(counts, Tensor) else torch.tensor(counts, device=like.device, dtype=like.dtype)
+
+
+def _broadcasts_to(shape: torch.Size, full: torch.Size) -> bool:
+    tail = full[len(full) - len(shape) :]
+    return len(shape) <= len(full) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
+
+
+def _checked(name: str, x: Tensor, targets: Tensor, class_counts: Tensor | Sequence[float]) -> Tensor:
+    """The counts as a tensor, once shapes and dtypes agree; values stay unread (no wait for a GPU, no graph break)."""
+    if x.ndim == 0 or not x.is_floating_point():
+        raise FedGAError(f"{name} must be floating point of [..., classes], but is {x.dtype} {list(x.shape)}")
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+        raise FedGAError(f"targets must be class indices (integers), but is {targets.dtype}")
+    if targets.shape != x.shape[:-1]:
+        raise FedGAError(
+            f"targets must be {list(x.shape[:-1])} to go with {name} of {list(x.shape)}, but is {list(targets.shape)}"
+        )
+    counts = _as_tensor(class_counts, x)
+    if counts.ndim == 0 or counts.shape[-1] != x.shape[-1]:
+        raise FedGAError(
+            f"class_counts must have one entry per class, but is {list(counts.shape)} and {name} {list(x.shape)}"
+        )
+    if not _broadcasts_to(counts.shape, x.shape):
+        raise FedGAError(f"class_counts of {list(counts.shape)} do not broadcast to {name} of {list(x.shape)}")
+    return counts

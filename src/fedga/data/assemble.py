@@ -1,0 +1,207 @@
+"""From what a reader found to a checked ``Dataset``: labels become class indices, clients get numbers.
+
+Every source, named or the user's own, goes through ``assemble``, so a bad label or a class without a single training
+sample is refused here once, in the words of the file it came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedga.data.federation import Dataset
+from fedga.errors import FedGAError
+
+TEST_EVERY = 5  # without a test split, every fifth sample of each class is held out
+_NAMED = 5  # an error lists this many values
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples as a reader found them: labels and clients are still the file's own values."""
+
+    inputs: np.ndarray  # uint8 [samples, channels, height, width] or float32 [samples, features]
+    labels: np.ndarray  # whole numbers or strings [samples]
+    where: str  # the file, for messages
+    clients: np.ndarray | None = None  # whole numbers or strings [samples]
+
+    def take(self, chosen: np.ndarray) -> Samples:
+        """The samples at a boolean mask or at indices."""
+        clients = None if self.clients is None else self.clients[chosen]
+        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], clients=clients)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The splits of a data set; ``test=None`` asks for every fifth training sample of each class to be held out."""
+
+    train: Samples
+    test: Samples | None
+    class_names: tuple[str, ...] = ()  # empty: the labels themselves tell
+
+
+def assemble(name: str, parts: Parts, *, input_scale: float = 255.0) -> Dataset:
+    """Check ``parts`` and make them a ``Dataset`` with a content fingerprint."""
+    parts = _encode_labels(parts)
+    train, test = (parts.train, parts.test) if parts.test is not None else _hold_out(parts.train)
+    if not len(train.inputs) or not len(test.inputs):
+        empty = train if not len(train.inputs) else test
+        raise FedGAError(f"{empty.where} has no samples in its {'train' if empty is train else 'test'} split: add some")
+    if train.inputs.shape[1:] != test.inputs.shape[1:]:
+        raise FedGAError(
+            f"training samples of {train.where} have shape {train.inputs.shape[1:]} but test samples of {test.where} "
+            f"have shape {test.inputs.shape[1:]}: make them alike"
+        )
+    _check_every_class(train, parts.class_names)
+    clients, client_names = _encode_clients(train)
+    dataset = Dataset(
+        name=name,
+        train_inputs=train.inputs,
+        train_targets=train.labels,
+        test_inputs=test.inputs,
+        test_targets=test.labels,
+        class_names=parts.class_names,
+        input_scale=input_scale if train.inputs.dtype == np.uint8 else 1.0,
+        train_clients=clients,
+        client_names=client_names,
+    )
+    return replace(dataset, fingerprint=fingerprint(dataset))
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """Content hash over the inputs and targets of both splits and the clients."""
+    digest = hashlib.blake2b(digest_size=16)
+    arrays = (dataset.train_inputs, dataset.train_targets, dataset.test_inputs, dataset.test_targets)
+    for array in (*arrays, dataset.train_clients):
+        if array is not None:
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return digest.hexdigest()
+
+
+def held_out(targets: np.ndarray) -> np.ndarray:
+    """Mask of every fifth sample of each class, in file order: no randomness, so the split is the same for everyone.
+
+    >>> held_out(np.array([0, 0, 0, 0, 0, 1, 1])).astype(int)
+    array([0, 0, 0, 0, 1, 0, 0])
+    """
+    order = np.argsort(targets, kind="stable")
+    sizes = np.bincount(targets)
+    rank = np.empty(len(targets), dtype=np.int64)
+    rank[order] = np.arange(len(targets)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return rank % TEST_EVERY == TEST_EVERY - 1
+
+
+def _hold_out(samples: Samples) -> tuple[Samples, Samples]:
+    mask = held_out(samples.labels)
+    if not mask.any():
+        raise FedGAError(
+            f"{samples.where} has no class with {TEST_EVERY} samples, too few to hold out a test split: add samples, or "
+            "give a test split of your own"
+        )
+    return samples.take(~mask), samples.take(mask)
+
+
+def _encode_labels(parts: Parts) -> Parts:
+    splits = [parts.train] if parts.test is None else [parts.train, parts.test]
+    for samples in splits:
+        if samples.labels.shape != (len(samples.inputs),):
+            raise FedGAError(
+                f"{samples.where} has {len(samples.inputs)} samples but labels of shape {samples.labels.shape}: give one "
+                "label per sample"
+            )
+    textual = {samples.labels.dtype.kind in "US" for samples in splits}
+    if len(textual) > 1:
+        raise FedGAError(
+            f"labels are text in one split of {parts.train.where} and numbers in the other: write both alike"
+        )
+    if textual.pop():
+        names = parts.class_names or tuple(str(name) for name in np.unique(parts.train.labels))
+        encoded = [_index_of_names(samples, names) for samples in splits]
+    else:
+        encoded = [_whole_numbers(samples) for samples in splits]
+        names = parts.class_names or _numbered_classes(parts.train, max(int(each.max(initial=0)) for each in encoded))
+        for samples, labels in zip(splits, encoded, strict=True):
+            _check_range(samples, labels, len(names))
+    done = [replace(samples, labels=labels) for samples, labels in zip(splits, encoded, strict=True)]
+    return Parts(done[0], done[1] if len(done) > 1 else None, names)
+
+
+def _index_of_names(samples: Samples, names: Sequence[str]) -> np.ndarray:
+    found, inverse = np.unique(samples.labels.astype(str), return_inverse=True)
+    index = {name: i for i, name in enumerate(names)}
+    unknown = [str(name) for name in found if name not in index]
+    if "" in unknown:
+        raise FedGAError(f"{samples.where} has samples with an empty label: label or remove them")
+    if unknown:
+        raise FedGAError(
+            f"{samples.where} has samples of class {_listed(unknown)}, which has no training sample: add training "
+            "samples of it, or remove it"
+        )
+    return np.array([index[str(name)] for name in found], dtype=np.int64)[inverse.reshape(-1)]
+
+
+def _whole_numbers(samples: Samples) -> np.ndarray:
+    labels = samples.labels
+    if labels.dtype.kind == "f":
+        if np.isnan(labels).any():
+            raise FedGAError(
+                f"{samples.where} has {int(np.isnan(labels).sum())} labels that are NaN: label or remove them"
+            )
+        odd = labels[labels != np.rint(labels)]
+        if len(odd):
+            raise FedGAError(
+                f"{samples.where} has labels that are not whole numbers, such as {odd[0]:g}: class labels count from 0"
+            )
+    elif labels.dtype.kind not in "iub":
+        raise FedGAError(f"{samples.where} has labels of type {labels.dtype}: give whole numbers from 0, or text")
+    return labels.astype(np.int64)
+
+
+def _check_range(samples: Samples, labels: np.ndarray, classes: int) -> None:
+    wrong = np.unique(labels[(labels < 0) | (labels >= classes)])
+    if len(wrong):
+        raise FedGAError(
+            f"{samples.where} has label {_listed(wrong.tolist())}, outside the classes 0 to {classes - 1}: correct it"
+        )
+
+
+def _numbered_classes(train: Samples, highest: int) -> tuple[str, ...]:
+    if highest >= len(train.inputs):
+        raise FedGAError(
+            f"label {highest} of {train.where} asks for {highest + 1} classes, more than its {len(train.inputs)} training "
+            "samples: number the classes from 0, or write them as text"
+        )
+    return tuple(map(str, range(highest + 1)))
+
+
+def _check_every_class(train: Samples, names: Sequence[str]) -> None:
+    missing = np.flatnonzero(np.bincount(train.labels, minlength=len(names)) == 0)
+    if len(missing):
+        raise FedGAError(
+            f"class {_listed([names[c] for c in missing])} has no training sample in {train.where}: add some, or leave the "
+            "class out and number the others from 0 without gaps"
+        )
+
+
+def _encode_clients(train: Samples) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    if train.clients is None:
+        return None, ()
+    if train.clients.shape != (len(train.inputs),):
+        raise FedGAError(
+            f"{train.where} has {len(train.inputs)} training samples but clients of shape {train.clients.shape}: give one "
+            "client per training sample"
+        )
+    if train.clients.dtype.kind not in "iubUS":
+        raise FedGAError(f"{train.where} has clients of type {train.clients.dtype}: give whole numbers or text")
+    names, clients = np.unique(train.clients, return_inverse=True)
+    if names.dtype.kind in "US" and "" in names.astype(str):
+        raise FedGAError(f"{train.where} has samples with an empty client: name one for every training sample")
+    return clients.reshape(-1).astype(np.int64), tuple(str(name) for name in names)
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values[:_NAMED])) + (", ..." if len(values) > _NAMED else "")

@@ -1,0 +1,144 @@
+"""Pictures are decoded once, then memory-mapped.
+
+An entry is a folder of ``.npy`` files named after what it was made from: the paths, sizes and modification times of the
+files, the columns asked for, and the version of the readers. It is written beside its final place and renamed into
+it, so a reader sees a whole entry or none, and of two processes that decode at once the first to finish wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedga.data.federation import Dataset
+
+READER_VERSION = 1  # raise when a reader's output changes, so that old entries are not used
+_ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets", "train_clients")
+_STALE_SECONDS = 24 * 3600
+
+
+def cache_dir() -> Path:
+    """``FEDGA_CACHE``, else ``XDG_CACHE_HOME/fedga``, else ``~/.cache/fedga``."""
+    chosen = os.environ.get("FEDGA_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path(os.path.expanduser("~")) / ".cache") / "fedga"
+
+
+def remember(name: str, files: Iterable[Path], options: Sequence[str | None], build: Callable[[], Dataset]) -> Dataset:
+    """The data set that ``build`` makes from ``files``, from the cache where it is there and intact.
+
+    Only pictures are kept: a table costs about as much to map as to read. A folder that cannot be written to costs the
+    cache, never the data set.
+    """
+    family, entry = _entry_names(name, files, options)
+    folder = cache_dir() / "decoded"
+    cached = _open(folder / entry, name)
+    if cached is not None:
+        return cached
+    dataset = build()
+    if dataset.train_inputs.dtype != np.uint8:
+        return dataset
+    try:
+        _write(folder, entry, dataset)
+        _prune(folder, family, entry)
+    except OSError:
+        return dataset
+    return _open(folder / entry, name) or dataset
+
+
+def _entry_names(name: str, files: Iterable[Path], options: Sequence[str | None]) -> tuple[str, str]:
+    """(prefix of all entries made from these paths, the one entry made from their present content)."""
+    paths, stamps = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=8)
+    paths.update(repr((name, tuple(options))).encode())
+    stamps.update(repr(READER_VERSION).encode())
+    for path in files:
+        status = path.stat()
+        paths.update(os.fsencode(path.absolute()) + b"\0")
+        stamps.update(f"{status.st_size} {status.st_mtime_ns}\0".encode())
+    safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)[:40]
+    family = f"{safe}-{paths.hexdigest()}-"
+    return family, family + stamps.hexdigest()
+
+
+def _open(entry: Path, name: str) -> Dataset | None:
+    """The entry, or None if it is absent or damaged in any way.
+
+    Mapped copy-on-write: nothing is ever written back, and torch can wrap the arrays without a copy or a warning.
+    """
+    try:
+        meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
+        arrays = {}
+        for key, (dtype, shape) in meta["arrays"].items():
+            array = np.load(entry / f"{key}.npy", mmap_mode="c", allow_pickle=False)
+            if array.dtype.str != dtype or list(array.shape) != shape:
+                return None
+            arrays[key] = array
+        dataset = Dataset(
+            name=name,
+            train_inputs=arrays["train_inputs"],
+            train_targets=np.array(arrays["train_targets"]),
+            test_inputs=arrays["test_inputs"],
+            test_targets=np.array(arrays["test_targets"]),
+            class_names=tuple(meta["class_names"]),
+            input_scale=float(meta["input_scale"]),
+            train_clients=np.array(arrays["train_clients"]) if "train_clients" in arrays else None,
+            client_names=tuple(meta["client_names"]),
+            fingerprint=str(meta["fingerprint"]),
+        )
+    except Exception:  # whatever a damaged file provokes, the remedy is the same: decode again
+        return None
+    labels = (dataset.train_targets, dataset.test_targets)
+    intact = all(len(each) and 0 <= each.min() and each.max() < dataset.num_classes for each in labels)
+    return dataset if intact else None
+
+
+def _write(folder: Path, entry: str, dataset: Dataset) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    building = folder / f".building-{uuid.uuid4().hex}"
+    building.mkdir()
+    try:
+        arrays = {key: getattr(dataset, key) for key in _ARRAYS if getattr(dataset, key) is not None}
+        for key, array in arrays.items():
+            np.save(building / f"{key}.npy", array, allow_pickle=False)
+        meta = {
+            "arrays": {key: (array.dtype.str, array.shape) for key, array in arrays.items()},
+            "class_names": dataset.class_names,
+            "client_names": dataset.client_names,
+            "input_scale": dataset.input_scale,
+            "fingerprint": dataset.fingerprint,
+        }
+        (building / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        try:
+            building.rename(folder / entry)
+        except OSError:  # something is there: another process was faster, or a damaged entry is in the way
+            if _open(folder / entry, dataset.name) is None:
+                damaged = (folder / entry).rename(folder / f".building-{uuid.uuid4().hex}")
+                building.rename(folder / entry)
+                shutil.rmtree(damaged, ignore_errors=True)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _prune(folder: Path, family: str, entry: str) -> None:
+    """Remove entries made from earlier contents of the same files, and what killed processes left behind."""
+    for path in folder.iterdir():
+        outdated = path.name.startswith(family) and path.name != entry
+        if outdated or (path.name.startswith(".building-") and _age(path) > _STALE_SECONDS):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0

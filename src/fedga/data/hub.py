@@ -1,0 +1,101 @@
+"""Downloads from the Hugging Face Hub, only ever when asked for.
+
+Files come from a pinned commit and are compared with their SHA-256: the one in the catalogue where it is known, else
+the one that the Hub states for that commit. What is received lies in a ``.part`` file until it has been compared, so an
+interrupted download goes on where it stopped and a wrong file never gets its final name. No token is sent: the data
+sets are public.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from fedga.data.catalog import Hub, HubFile, Source
+from fedga.data.files import optional
+from fedga.errors import FedGAError
+
+_PURPOSE = "downloading data sets"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CHUNK = 1 << 20
+
+
+def download(source: Source, folder: Path, *, endpoint: str | None = None) -> None:
+    """Place the files of ``source`` under ``folder/NAME``, in the layout of its Hub repository.
+
+    ``endpoint`` is the Hub's address, else ``HF_ENDPOINT``, else https://huggingface.co.
+    """
+    hub = source.hub
+    if hub is None:
+        raise FedGAError(f"data set {source.name!r} is not on the Hub: it needs no download")
+    _library()
+    endpoint = endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    target = folder / source.name
+    lock = optional("filelock", "huggingface_hub", _PURPOSE)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with lock.FileLock(target / ".download.lock"):
+            for file in hub.files:
+                if not (target / file.path).is_file():
+                    _fetch(hub, file, target / file.path, endpoint.rstrip("/"))
+    except FedGAError:
+        raise
+    except Exception as error:
+        detail = " ".join(str(error).split())[:160] or "no reason given"
+        raise FedGAError(
+            f"{source.name} could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail}): try "
+            f"again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
+        ) from error
+
+
+def _library() -> Any:
+    return optional("huggingface_hub", "huggingface_hub", _PURPOSE)
+
+
+def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
+    library = _library()
+    transfer = optional("huggingface_hub.file_download", "huggingface_hub", _PURPOSE)
+    url = library.hf_hub_url(hub.repository, file.path, repo_type="dataset", revision=hub.revision, endpoint=endpoint)
+    metadata = library.get_hf_file_metadata(url, token=False)
+    stated = metadata.etag if metadata.etag and _SHA256.fullmatch(metadata.etag) else ""
+    if file.sha256 and stated and stated != file.sha256:
+        raise _mismatch(url, file.sha256, stated)
+    expected = file.sha256 or stated
+    if not expected:
+        raise FedGAError(
+            f"{url} comes without a SHA-256, so it cannot be checked: download it yourself, or report this"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.{expected[:16]}.part")
+    with part.open("ab") as received:
+        transfer.http_get(
+            metadata.location,
+            received,
+            resume_size=received.tell(),
+            headers=library.utils.build_hf_headers(token=False),
+            expected_size=metadata.size,
+            displayed_filename=target.name,
+        )
+    actual = _sha256(part)
+    if actual != expected:
+        part.unlink()
+        raise _mismatch(url, expected, actual)
+    part.replace(target)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _mismatch(url: str, expected: str, actual: str) -> FedGAError:
+    return FedGAError(
+        f"{url} has SHA-256 {actual[:16]}... and not {expected[:16]}...: nothing was kept, so try again, and report it if it "
+        "happens twice"
+    )

@@ -1,0 +1,116 @@
+"""Parquet files, whole or in shards, of pictures (the Hugging Face layout) or of plain columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedga.data.files import Progress, optional, reading
+from fedga.data.images import decode
+from fedga.errors import FedGAError
+
+_PURPOSE = "reading Parquet files"
+_WHAT = "a Parquet file"
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?$")
+_ROWS_AT_ONCE = 2048
+
+
+class ParquetFiles:
+    """The shards of one split, read as one table."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = tuple(paths)
+        self._parquet = optional("pyarrow.parquet", "pyarrow", _PURPOSE)
+        self._arrow = optional("pyarrow", "pyarrow", _PURPOSE)
+        schemas = []
+        self.rows = 0
+        for path in self.paths:
+            with reading(path, _WHAT), self._parquet.ParquetFile(path) as file:
+                schemas.append(file.schema_arrow)
+                self.rows += file.metadata.num_rows
+        self.schema = schemas[0]
+        for path, schema in zip(self.paths, schemas, strict=True):
+            if schema.names != self.schema.names:
+                raise FedGAError(f"{path} has other columns than {self.paths[0]}: shards must have the same columns")
+        self.pictures = tuple(field.name for field in self.schema if _holds_pictures(self._arrow, field.type))
+
+    @property
+    def where(self) -> str:
+        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+
+    def columns(self, names: Sequence[str]) -> Any:
+        """A pyarrow Table of the named columns."""
+        tables = []
+        for path in self.paths:
+            with reading(path, _WHAT), self._parquet.ParquetFile(path) as file:
+                tables.append(file.read(columns=list(names)))
+        with reading(self.where, _WHAT):
+            return self._arrow.concat_tables(tables, promote_options="permissive")
+
+    def class_names(self, label_column: str) -> tuple[str, ...]:
+        """The names that the Hub's metadata gives the classes of a column, or none."""
+        try:
+            info = json.loads((self.schema.metadata or {})[b"huggingface"])
+            return tuple(str(name) for name in info["info"]["features"][label_column]["names"])
+        except (KeyError, TypeError, ValueError):
+            return ()
+
+    def decode(self, column: str, *, channels: int | None, progress: Progress | None) -> np.ndarray:
+        """The pictures of a column, ``uint8 [rows, channels, height, width]``."""
+        what = f"decoding {self.paths[0].name}"
+        return decode(lambda: self._encoded(column), self.rows, channels=channels, progress=progress, what=what)
+
+    def _encoded(self, column: str) -> Iterator[tuple[str, bytes]]:
+        for path in self.paths:
+            row = 0
+            with reading(path, _WHAT):
+                file = self._parquet.ParquetFile(path)
+            with file:
+                batches = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column])
+                while True:
+                    with reading(path, _WHAT):
+                        batch = next(batches, None)
+                        if batch is None:
+                            break
+                        blobs, names = _bytes_and_names(self._arrow, batch.column(0))
+                    for offset, blob in enumerate(blobs):
+                        name = f"row {row + offset} of {path}" + (f" ({names[offset]})" if names[offset] else "")
+                        if blob is None:
+                            raise FedGAError(f"{name} has no picture bytes: store the pictures inside the Parquet file")
+                        yield name, blob
+                    row += len(blobs)
+
+
+def in_order(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Shards sorted by number; refuses a set from which one is missing."""
+    ordered = tuple(sorted(paths))
+    matches = [_SHARD.search(path.stem) for path in ordered]
+    if any(match is None for match in matches):
+        return ordered
+    shards = [(int(match.group(1)), int(match.group(2))) for match in matches if match is not None]
+    missing = set(range(shards[0][1])) - {number for number, _ in shards}
+    if missing or len({total for _, total in shards}) > 1:
+        raise FedGAError(
+            f"{ordered[0]} is one of {shards[0][1]} shards and {len(ordered)} are there: put all shards into one folder"
+        )
+    return ordered
+
+
+def _holds_pictures(arrow: Any, kind: Any) -> bool:
+    types = arrow.types
+    if types.is_struct(kind):
+        return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _bytes_and_names(arrow: Any, cells: Any) -> tuple[list[bytes | None], list[str | None]]:
+    if not arrow.types.is_struct(cells.type):
+        return cells.to_pylist(), [None] * len(cells)
+    fields = {cells.type.field(i).name: child for i, child in enumerate(cells.flatten())}
+    blobs = fields["bytes"].to_pylist()
+    return blobs, fields["path"].to_pylist() if "path" in fields else [None] * len(blobs)

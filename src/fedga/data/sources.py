@@ -1,0 +1,179 @@
+"""Where samples come from: ``load_dataset`` takes the name of a known data set or the path of one's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import numpy as np
+
+from fedga.data import cache, local, tables
+from fedga.data.arrays import read_npz
+from fedga.data.assemble import TEST_EVERY, Parts, Samples, assemble, fingerprint
+from fedga.data.catalog import SOURCES, Source, find_source, plain
+from fedga.data.federation import Dataset
+from fedga.data.files import Progress, optional
+from fedga.data.folders import image_folder
+from fedga.data.hub import download as download_source
+from fedga.errors import FedGAError, unknown_name
+
+ENTRY_POINTS = "fedga.datasets"
+_TABLES = (".csv", ".parquet")
+
+
+def load_dataset(
+    name_or_path: str | Path,
+    *,
+    data_dir: Path | str | None = None,
+    client_column: str | None = None,
+    label_column: str | None = None,
+    download: bool = False,
+    progress: Progress | None = None,
+) -> Dataset:
+    """A data set by name (``SOURCES``, or registered by a package), or the user's own by path.
+
+    Named sets are looked for in ``data_dir``, else in the folder ``FEDGA_DATA``, and then among earlier downloads; a
+    connection is opened only with ``download=True`` and only if no copy is found. A path is an ``.npz``, ``.csv`` or
+    ``.parquet`` file, or a folder of pictures or Parquet files; ``label_column`` and ``client_column`` name columns of
+    tables. ``progress(what, done, total)`` is called while pictures are decoded. A folder that is called like a data set
+    is given as ``./mnist``.
+
+    >>> dataset = load_dataset("digits")
+    >>> dataset.train_inputs.shape, dataset.num_classes
+    ((1438, 1, 8, 8), 10)
+    """
+    name = os.fspath(name_or_path)
+    options = tables.Options(label_column, client_column, progress=progress)
+    source = find_source(name)
+    if source is not None:
+        if source.name == "digits":
+            _refuse_columns(options, "digits")
+            return _digits(source)
+        return _load_named(source, _folders(data_dir), options, download)
+    plugin = _plugins().get(plain(name))
+    if plugin is not None:
+        _refuse_columns(options, plugin.name)
+        return _load_plugin(plugin, data_dir)
+    path = Path(name).expanduser()
+    if path.exists():
+        return _load_path(path, options)
+    if path.suffix.lower() in (*_TABLES, ".npz") or os.sep in name:
+        raise FedGAError(f"{name} does not exist: check the path, or name one of {', '.join(sorted(SOURCES))}")
+    raise unknown_name("data set", name, [*SOURCES, *(entry.name for entry in _plugins().values())])
+
+
+def _folders(data_dir: Path | str | None) -> tuple[Path, ...]:
+    chosen = data_dir if data_dir is not None else os.environ.get("FEDGA_DATA") or None
+    own = () if chosen is None else (Path(chosen).expanduser(),)
+    return (*own, cache.cache_dir() / "data")
+
+
+def _load_named(source: Source, folders: tuple[Path, ...], options: tables.Options, download: bool) -> Dataset:
+    options = replace(options, channels=source.shape[0])
+    if source.name == "cifar100" and options.label_column is None:
+        options = replace(options, label_column=None)
+    found = local.find(source, folders, options)
+    if found is None and download:
+        download_source(source, _first_writable(folders))
+        found = local.find(source, folders, options)
+    if found is None:
+        raise FedGAError(
+            f"no local copy of {source.name}: looked for {', '.join(source.files)} in "
+            f"{' and '.join(map(_described, folders))}; get it with 'fedga data get {source.name}', or set FEDGA_DATA to the "
+            "folder that has it"
+        )
+    if not _is_parquet(found):
+        _refuse_columns(options, f"the original files of {source.name}")
+    columns = (options.label_column, options.client_column)
+    return cache.remember(source.name, found.files, columns, partial(_build_named, source, found, options))
+
+
+def _is_parquet(found: local.Found) -> bool:
+    return found.files[0].suffix == ".parquet"
+
+
+def _build_named(source: Source, found: local.Found, options: tables.Options) -> Dataset:
+    parts = found.read()
+    if parts.train.inputs.shape[1:] != source.shape:
+        raise FedGAError(
+            f"{parts.train.where} has pictures of shape {parts.train.inputs.shape[1:]} where {source.name} has {source.shape}: "
+            "use the original pictures, or give the file by its path as a data set of your own"
+        )
+    if source.class_names and options.label_column is None:
+        parts = replace(parts, class_names=source.class_names)
+    return assemble(source.name, parts)
+
+
+def _described(folder: Path) -> str:
+    return str(folder) if folder.is_dir() else f"{folder} (which does not exist)"
+
+
+def _first_writable(folders: tuple[Path, ...]) -> Path:
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    raise FedGAError(f"none of {', '.join(map(str, folders))} can be written to: give a data_dir that can")
+
+
+def _load_path(path: Path, options: tables.Options) -> Dataset:
+    suffix = path.suffix.lower()
+    columns = (options.label_column, options.client_column)
+    files: tuple[Path, ...] = (path,)
+    read: Callable[[], Parts]
+    if path.is_dir():
+        train, test = local.parquet_splits(path, ("",), ("test", "valid", "validation", "val"))
+        if train:
+            files, read = (*train, *test), partial(tables.read_parquet, train, test or None, options)
+        else:
+            _refuse_columns(options, f"the picture folder {path}")
+            pictures = image_folder(path)
+            files, read = pictures.files, partial(pictures.read, options.progress)
+    elif suffix == ".npz":
+        _refuse_columns(replace(options, client_column=None), f"the .npz file {path}")
+        read = partial(read_npz, path, options.client_column)
+    elif suffix == ".csv":
+        read = partial(tables.read_csv, path, options)
+    elif suffix == ".parquet":
+        read = partial(tables.read_parquet, [path], None, options)
+    else:
+        raise FedGAError(f"{path} is not a data set: give an .npz, .csv or .parquet file, or a folder of pictures")
+    name = path.resolve().stem
+    return cache.remember(name, files, columns, lambda: assemble(name, read()))
+
+
+def _refuse_columns(options: tables.Options, what: str) -> None:
+    given = [name for name in ("label_column", "client_column") if getattr(options, name) is not None]
+    if given:
+        raise FedGAError(f"{what} has no columns: leave out {' and '.join(given)}, which only tables have")
+
+
+def _digits(source: Source) -> Dataset:
+    """The data set inside scikit-learn: 8x8 pictures of 17 grey levels, every fifth one for testing."""
+    bunch = optional("sklearn.datasets", "scikit-learn", "the digits data set").load_digits()
+    test = np.arange(len(bunch.target)) % TEST_EVERY == TEST_EVERY - 1
+    whole = Samples(bunch.images.astype(np.uint8)[:, None], bunch.target.astype(np.int64), "digits")
+    return assemble(source.name, Parts(whole.take(~test), whole.take(test), source.class_names), input_scale=16.0)
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {plain(entry.name): entry for entry in entry_points(group=ENTRY_POINTS)}
+
+
+def _load_plugin(plugin: EntryPoint, data_dir: Path | str | None) -> Dataset:
+    """A source from another package: a callable that takes ``data_dir`` (a path or None) and returns a ``Dataset``."""
+    chosen = data_dir if data_dir is not None else os.environ.get("FEDGA_DATA") or None
+    dataset = plugin.load()(None if chosen is None else Path(chosen).expanduser())
+    if not isinstance(dataset, Dataset):
+        raise FedGAError(
+            f"data set {plugin.name!r} ({plugin.value}) returned {type(dataset).__name__}: its function must return a "
+            "fedga.data.Dataset"
+        )
+    return dataset if dataset.fingerprint else replace(dataset, fingerprint=fingerprint(dataset))

@@ -1,0 +1,179 @@
+"""Tables with a label in one column: numbers become features, a column of picture bytes becomes pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedga.data.assemble import Parts, Samples
+from fedga.data.files import Progress, optional, reading
+from fedga.data.parquet import ParquetFiles
+from fedga.errors import FedGAError, unknown_name
+
+LABEL_COLUMNS = ("label", "target", "class", "y", "fine_label")
+CLIENT_COLUMNS = ("client", "client_id")
+SPLIT_COLUMN = "split"
+_PICTURE_COLUMNS = ("image", "img")
+_PURPOSE = "reading tables"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller says about the columns."""
+
+    label_column: str | None = None
+    client_column: str | None = None
+    channels: int | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """One file's columns, pictures apart."""
+
+    where: str
+    table: Any  # pyarrow.Table
+    files: ParquetFiles | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.table.column_names, *(self.files.pictures if self.files else ())]
+
+
+def read_csv(path: Path, options: Options) -> Parts:
+    """A CSV file with a header; column types are found by pyarrow."""
+    arrow_csv = optional("pyarrow.csv", "pyarrow", "reading CSV files")
+    with reading(path, "a CSV table"):
+        table = arrow_csv.read_csv(path)
+    return _parts(_Columns(str(path), table), None, options)
+
+
+def read_parquet(train: Sequence[Path], test: Sequence[Path] | None, options: Options) -> Parts:
+    """One Parquet table, or one for each split, each of one or more shards."""
+    return _parts(_open(train), None if test is None else _open(test), options)
+
+
+def _open(paths: Sequence[Path]) -> _Columns:
+    files = ParquetFiles(paths)
+    rest = [name for name in files.schema.names if name not in files.pictures and not name.startswith("__index_level_")]
+    return _Columns(files.where, files.columns(rest), files)
+
+
+def _parts(train: _Columns, test: _Columns | None, options: Options) -> Parts:
+    label = _find(train, options.label_column, LABEL_COLUMNS, "label")
+    if label is None:
+        raise FedGAError(
+            f"{train.where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name its label column (columns: "
+            f"{', '.join(train.names)})"
+        )
+    client = _find(train, options.client_column, CLIENT_COLUMNS, "client")
+    names = train.files.class_names(label) if train.files else ()
+    whole = _samples(train, label, client, options)
+    if test is not None:
+        return Parts(whole, _samples(test, label, None, options), names)
+    split = _split(train)
+    if split is None:
+        return Parts(whole, None, names)
+    return Parts(whole.take(split == "train"), whole.take(split == "test"), names)
+
+
+def _find(columns: _Columns, asked: str | None, usual: Sequence[str], kind: str) -> str | None:
+    if len(set(columns.names)) < len(columns.names):
+        twice = sorted({name for name in columns.names if columns.names.count(name) > 1})
+        raise FedGAError(f"{columns.where} has several columns named {twice[0]!r}: rename all but one")
+    if asked is not None:
+        if asked not in columns.names:
+            raise unknown_name(f"{kind} column of {columns.where}", asked, columns.names)
+        return asked
+    lower = {name.lower(): name for name in reversed(columns.names)}
+    return next((lower[name] for name in usual if name in lower), None)
+
+
+def _samples(columns: _Columns, label: str, client: str | None, options: Options) -> Samples:
+    if label not in columns.names:
+        raise FedGAError(f"{columns.where} has no column {label!r}, which the training file has: add it")
+    labels = _values(columns, label, "label")
+    clients = None if client is None else _values(columns, client, "client")
+    picture = _picture_column(columns)
+    if picture is not None and columns.files is not None:
+        inputs = columns.files.decode(picture, channels=options.channels, progress=options.progress)
+    else:
+        apart = {label, SPLIT_COLUMN} | {client or "", *CLIENT_COLUMNS}
+        inputs = _features(columns, [name for name in columns.table.column_names if name not in apart])
+    return Samples(inputs, labels, columns.where, clients)
+
+
+def _picture_column(columns: _Columns) -> str | None:
+    found = columns.files.pictures if columns.files else ()
+    usual = [name for name in _PICTURE_COLUMNS if name in found]
+    if len(found) > 1 and not usual:
+        raise FedGAError(
+            f"{columns.where} has several columns of pictures ({', '.join(found)}): call one of them image"
+        )
+    return next(iter(usual or found), None)
+
+
+def _values(columns: _Columns, name: str, kind: str) -> np.ndarray:
+    """A column of labels or clients as whole numbers, floats or strings."""
+    arrow = optional("pyarrow", "pyarrow", _PURPOSE)
+    if name not in columns.table.column_names:
+        raise FedGAError(f"column {name!r} of {columns.where} holds pictures: name another {kind} column")
+    column = columns.table.column(name)
+    types = arrow.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        raise FedGAError(
+            f"column {name!r} of {columns.where} is empty in {column.null_count} rows: fill or remove them"
+        )
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        return np.array(column.to_pylist(), dtype=str)
+    if types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type):
+        return column.to_numpy()
+    raise FedGAError(f"column {name!r} of {columns.where} has type {column.type}: a {kind} is a whole number or text")
+
+
+def _features(columns: _Columns, names: Sequence[str]) -> np.ndarray:
+    arrow = optional("pyarrow", "pyarrow", _PURPOSE)
+    types = arrow.types
+    if not names:
+        raise FedGAError(f"{columns.where} has no column beside label, client and split: add columns of features")
+    features = np.empty((columns.table.num_rows, len(names)), dtype=np.float32)
+    for i, name in enumerate(names):
+        column = columns.table.column(name)
+        if not name.strip():
+            raise FedGAError(
+                f"column {i + 1} of {columns.where} has no name: name it, or remove it if it only counts rows"
+            )
+        if types.is_null(column.type) or column.null_count:
+            raise FedGAError(
+                f"feature column {name!r} of {columns.where} has empty cells: fill them or remove the column"
+            )
+        if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
+            raise FedGAError(
+                f"column {name!r} of {columns.where} has type {column.type}, not numbers: encode it as numbers (one column "
+                "per category, say), remove it, or name it as the client column"
+            )
+        with np.errstate(over="ignore"):
+            features[:, i] = column.to_numpy()
+        if not np.isfinite(features[:, i]).all():
+            raise FedGAError(
+                f"feature column {name!r} of {columns.where} has NaN or infinite values: fill or remove them"
+            )
+    return features
+
+
+def _split(columns: _Columns) -> np.ndarray | None:
+    if SPLIT_COLUMN not in columns.table.column_names:
+        return None
+    values = np.char.lower(_values(columns, SPLIT_COLUMN, "split").astype(str))
+    odd = sorted(set(values) - {"train", "test"})
+    if odd:
+        raise FedGAError(
+            f"column {SPLIT_COLUMN!r} of {columns.where} holds {str(odd[0])!r}: write train or test in every row"
+        )
+    return values

@@ -1,0 +1,82 @@
+"""Checkpoint files of a results folder: whole or absent, and cleared away when nobody needs them.
+
+A file is written under another name, forced to disk and renamed; only then may the results file refer to it. Its name
+says which process wrote it, so that the leftovers of a killed one are told from the work of one that lives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedga.experiments.owner import Owner
+
+_NAME = re.compile(r"(?:tmp-)?group-\d+\.round-\d+\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]+\.safetensors")
+_ORPHAN_AGE_S = 86_400.0  # a stray file of a process that cannot be looked at is left alone for this long
+
+
+def write_checkpoint(
+    folder: Path,
+    owner: Owner,
+    group_id: int,
+    round: int,  # noqa: A002 - the field's own name
+    write: Callable[[Path], None],
+) -> Path:
+    """The file that ``write`` fills, complete and on disk under a name that was never used before."""
+    _make_durable(folder)
+    final = folder / f"group-{group_id:04d}.round-{round:06d}.{owner}.{secrets.token_hex(4)}.safetensors"
+    partial = final.with_name(f"tmp-{final.name}")
+    try:
+        write(partial)
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.replace(final)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(folder)
+    return final
+
+
+def find_strays(folder: Path) -> list[Path]:
+    """Files here whose writer is gone: each is the group's current checkpoint, or of no use to anyone.
+
+    Ask the results file which are current *after* this: a writer found gone here can no longer change the answer.
+    """
+    if not folder.is_dir():
+        return []
+    return [path for path in sorted(folder.iterdir()) if _writer_is_gone(path)]
+
+
+def _writer_is_gone(path: Path) -> bool:
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        return False  # not ours
+    alive = Owner.parse(match["owner"]).alive()
+    if alive is not None:
+        return not alive
+    try:
+        return time.time() - path.stat().st_mtime > _ORPHAN_AGE_S
+    except FileNotFoundError:
+        return False
+
+
+def _make_durable(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A renamed file survives a power cut only once its folder is on disk too (there is no such call on Windows)."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,84 @@
+"""Which process works on something, and whether it still lives.
+
+Process numbers are recycled, so a process is told by its number together with the moment it started; and a number means
+nothing on another machine, after a restart or inside another container, so ``machine`` names all three.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+STALE_AFTER_S = 120.0  # silence after which a process that cannot be looked at is taken for dead
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process; its text is safe in a file name."""
+
+    machine: str
+    pid: int
+    started: str
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        return cls(_machine(), os.getpid(), _started(os.getpid()) or "")
+
+    @classmethod
+    def parse(cls, text: str) -> Owner:
+        machine, pid, started = text.split(".")
+        return cls(machine, int(pid), started)
+
+    def __str__(self) -> str:
+        return f"{self.machine}.{self.pid}.{self.started}"
+
+    def alive(self) -> bool | None:
+        """Whether the process runs; None where that cannot be seen from here."""
+        if self.machine != _machine():
+            return None
+        started = _started(self.pid)
+        if started is None:
+            return False
+        if not started or not self.started:
+            return None
+        return started == self.started
+
+    def gone(self, last_sign: float) -> bool:
+        """Whether its work may be taken over, given the time of its last sign of life."""
+        alive = self.alive()
+        return time.time() - last_sign > STALE_AFTER_S if alive is None else not alive
+
+
+def _machine() -> str:
+    """Host name with a hash of its boot and process namespace: where process numbers mean the same."""
+    parts = []
+    for read in (lambda: Path("/proc/sys/kernel/random/boot_id").read_text(), lambda: os.readlink("/proc/self/ns/pid")):
+        try:
+            parts.append(read())
+        except OSError:
+            parts.append("")
+    name = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40] or "host"
+    return f"{name}-{hashlib.sha256(''.join(parts).encode()).hexdigest()[:8]}"
+
+
+def _started(pid: int) -> str | None:
+    """The start of a running process in clock ticks; None if there is none, "" if the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19]  # a zombie works no more
+    except (OSError, IndexError):
+        pass
+    if os.name != "posix":
+        return ""  # os.kill would end the process there
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return ""

@@ -1,0 +1,107 @@
+"""The values that go into a results folder and come out of it, and their form inside the file."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedga.experiments.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as the store knows it; ``key`` is its number inside this file."""
+
+    key: int
+    run_id: str
+    spec: RunSpec
+    fingerprint: str
+    status: str  # pending, running, done or diverged
+    rounds_done: int
+    note: str
+
+    @property
+    def finished(self) -> bool:
+        return self.status in ("done", "diverged")
+
+
+@dataclass(frozen=True)
+class RoundMetrics:
+    """What was measured of one run after one round; None or NaN where it was not."""
+
+    run_id: str
+    round: int
+    accuracy: float | None = None
+    macro_f1: float | None = None
+    balanced_accuracy: float | None = None
+    ea_ratio: float | None = None
+    loss: float | None = None
+    averaged_accuracy: float | None = None
+    averaged_macro_f1: float | None = None
+    averaged_balanced_accuracy: float | None = None
+    averaged_ea_ratio: float | None = None
+    averaged_loss: float | None = None
+    client_ea_ratio: float | None = None
+    forgetting_frequent: float | None = None
+    forgetting_rare: float | None = None
+    forgetting_missing: float | None = None
+
+    def row(self, key: int) -> tuple[Any, ...]:
+        """The cells of table ``metrics``: NaN is no value, and numbers of any library become Python's."""
+        values = (None if value is None or math.isnan(value) else float(value) for value in astuple(self)[2:])
+        return (key, self.round, *values)
+
+
+METRICS = tuple(f.name for f in fields(RoundMetrics))[2:]
+
+
+@dataclass(frozen=True)
+class ClientRound:
+    """What was seen of the active clients of one run in one round: arrays whose first axis is the client."""
+
+    run_id: str
+    round: int
+    arrays: Mapping[str, np.ndarray]
+
+    def pack(self) -> bytes:
+        """A compressed npz: NaN and number formats are kept, and anyone can read it without this program."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **{name: np.asarray(of) for name, of in self.arrays.items()})
+        return buffer.getvalue()
+
+    @classmethod
+    def unpack(cls, run_id: str, round: int, packed: bytes) -> ClientRound:  # noqa: A002 - the field's own name
+        with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+            return cls(run_id, round, dict(arrays))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that train stacked, in the order of their lanes; to be continued after ``round`` from ``checkpoint``."""
+
+    id: int
+    run_ids: tuple[str, ...]
+    round: int
+    checkpoint: Path | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in one line: its last evaluated round, the mean over its curve (rounds from 1 on), its best accuracy.
+
+    ``last`` and ``mean`` hold every metric, None where it was never measured; the class-wise diagnoses are made in some
+    rounds only, so ``mean`` is the place to read them.
+    """
+
+    run: Run
+    last_round: int | None
+    last: Mapping[str, float | None]
+    mean: Mapping[str, float | None]
+    best_accuracy: float | None
+    best_round: int | None

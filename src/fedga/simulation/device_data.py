@@ -1,0 +1,95 @@
+"""Samples on the device: once, as they are stored (uint8 for pictures), however many runs use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedga import streams
+from fedga.data.federation import Dataset, Federation
+
+RESIDENT_SHARE = 0.2  # of the free memory, for what clients keep between rounds
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The affine map from stored values to a network's inputs: ``x * scale + shift`` per channel (or feature)."""
+
+    scale: Tensor  # [..., channels]
+    shift: Tensor  # [..., channels]
+
+    @staticmethod
+    def of(dataset: Dataset, standardize: bool) -> Pixels:
+        """Pictures go to [0, 1], or, standardised, every channel to mean 0 and deviation 1 over the training split."""
+        inputs = dataset.train_inputs
+        channels = inputs.shape[1]
+        base = 1.0 / dataset.input_scale if inputs.dtype == np.uint8 else 1.0
+        if not standardize:
+            return Pixels(torch.full((channels,), base), torch.zeros(channels))
+        axes = (0, *range(2, inputs.ndim))
+        mean = inputs.mean(axes, dtype=np.float64)
+        deviation = inputs.std(axes, dtype=np.float64)
+        deviation[deviation == 0] = 1.0
+        scale = torch.from_numpy(1.0 / deviation).float()
+        return Pixels(scale, torch.from_numpy(-mean / deviation).float())
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Stored ``[..., samples, channels, *pixels]`` to float32; leading axes are those of ``scale``."""
+        lead = self.scale.shape[:-1]
+        shape = (*lead, 1, self.scale.shape[-1], *[1] * (inputs.dim() - len(lead) - 2))
+        return inputs.float().mul_(self.scale.view(shape)).add_(self.shift.view(shape))
+
+    def to(self, device: torch.device) -> Pixels:
+        return Pixels(self.scale.to(device), self.shift.to(device))
+
+
+class DeviceData:
+    """A data set's arrays as tensors on one device."""
+
+    def __init__(self, dataset: Dataset, device: torch.device) -> None:
+        def tensor(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(device)
+
+        self.dataset, self.device = dataset, device
+        self.train_inputs, self.train_targets = tensor(dataset.train_inputs), tensor(dataset.train_targets)
+        self.test_inputs, self.test_targets = tensor(dataset.test_inputs), tensor(dataset.test_targets)
+        self.pixels = {standardize: Pixels.of(dataset, standardize).to(device) for standardize in (False, True)}
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether ``size`` more bytes may stay on the device for the whole run."""
+        if self.device.type == "cpu":
+            return True
+        return size < RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]
+
+
+class FederationTable:
+    """Several federations of one data set, to be looked up by (federation, client) on the device."""
+
+    def __init__(self, federations: Sequence[Federation], device: torch.device) -> None:
+        self.device = device
+        unique = list({id(federation): federation for federation in federations}.values())
+        order = {id(federation): position for position, federation in enumerate(unique)}
+        self.of_lane = torch.tensor([order[id(federation)] for federation in federations], device=device)
+        bases = np.cumsum([0, *(len(federation.indices) for federation in unique)])
+        self.indices = torch.from_numpy(np.concatenate([f.indices for f in unique]).astype(np.int64)).to(device)
+        starts = np.stack([f.offsets[:-1] + base for f, base in zip(unique, bases, strict=False)])
+        self.starts = torch.from_numpy(starts).to(device)  # [federations, clients]
+        self.sizes = torch.from_numpy(np.stack([f.sizes for f in unique])).to(device)
+        self.class_counts = torch.from_numpy(np.stack([f.class_counts for f in unique])).float().to(device)
+        self.largest = int(max(f.sizes.max() for f in unique))
+
+    def samples(self, lanes: Tensor, clients: Tensor, positions: Tensor) -> Tensor:
+        """Places in the training split of samples ``positions [slots, ...]`` of the slots' clients."""
+        starts = self.starts[self.of_lane[lanes], clients]
+        return self.indices[starts.view(-1, *[1] * (positions.dim() - 1)) + positions]
+
+
+def auxiliary_samples(dataset: Dataset, seed: int, per_class: int) -> np.ndarray:
+    """Samples of every class that the server holds, for algorithms that need some: places, ``[classes, per_class]``."""
+    generator = streams.numpy_generator(seed, "auxiliary")
+    by_class = [np.flatnonzero(dataset.train_targets == label) for label in range(dataset.num_classes)]
+    return np.stack([generator.choice(places, per_class, replace=len(places) < per_class) for places in by_class])

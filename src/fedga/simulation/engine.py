@@ -1,0 +1,342 @@
+"""The vectorised engine: the clients of a round, of many runs at once, as one leading axis.
+
+A *lane* is a whole run. Lanes that share data set, model and batch shape stack: the active clients of all of them form
+one axis of *slots*, through which every local step runs at once. What differs between lanes (seed, α, algorithm, rates,
+server optimiser, pixels) is a tensor with one entry per lane, or a segment of the axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedga.algorithms.base import Algorithm, Server
+from fedga.simulation import schedule
+from fedga.simulation.device_data import DeviceData, FederationTable, Pixels
+from fedga.simulation.evaluation import Evaluation, evaluate
+from fedga.simulation.lanes import Lane, LaneStack, LaneState, Segment
+from fedga.simulation.local import LocalResult, Slots, SlotSegment, overrides, per_sample, train_locally
+from fedga.simulation.memory import Appetite, is_out_of_memory
+from fedga.simulation.metrics import ClientRecord, client_records, client_scores, scores
+from fedga.simulation.optimizers import scheduled_rate
+from fedga.simulation.stacked import StackedModel
+
+
+@dataclass(frozen=True)
+class LaneRound:
+    """What one lane did in one round."""
+
+    round: int
+    metrics: dict[str, float] | None  # None in rounds that are not evaluated
+    clients: list[ClientRecord] = field(default_factory=list)  # in rounds in which local models are examined
+    diverged: bool = False
+
+
+class Engine:
+    """Trains lanes round by round; the caller loops over `run_round`. Lanes come in the order of `in_engine_order`."""
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        data: DeviceData,
+        *,
+        round_number: int = 0,
+        states: Sequence[LaneState] | None = None,
+        appetite: Appetite | None = None,
+    ) -> None:
+        self.lanes, self.data, self.device, self.round = list(lanes), data, data.device, round_number
+        self.model = StackedModel(lanes[0].model).to(self.device)
+        self.stack = LaneStack(lanes, self.model, data, states)
+        self.table = FederationTable([lane.federation for lane in lanes], self.device)
+        self.appetite = appetite or Appetite.for_model(self.model, self.device)
+        self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients
+        self.seeds = [lane.spec.seed for lane in lanes]
+        self.weight_decay = self.stack.per_lane([lane.spec.weight_decay for lane in lanes])
+        self.clip = self.stack.per_lane([lane.spec.clip or float("inf") for lane in lanes])
+        self.uniform = torch.tensor([lane.spec.aggregation == "uniform" for lane in lanes], device=self.device)
+        self.pixels = Pixels(
+            torch.stack([data.pixels[lane.spec.standardize].scale for lane in lanes]),
+            torch.stack([data.pixels[lane.spec.standardize].shift for lane in lanes]),
+        )
+
+    @property
+    def segments(self) -> list[Segment]:
+        return self.stack.segments
+
+    def without(self, ended: set[int]) -> Engine | None:
+        """The engine that goes on once some lanes have ended; None if none are left."""
+        left = [lane for lane in range(len(self.lanes)) if lane not in ended]
+        if not left:
+            return None
+        states = self.stack.states()
+        return Engine(
+            [self.lanes[lane] for lane in left],
+            self.data,
+            round_number=self.round,
+            states=[states[lane] for lane in left],
+            appetite=self.appetite,
+        )
+
+    @torch.no_grad()
+    def run_round(self) -> list[LaneRound]:
+        """Select, train, aggregate and, when due, evaluate; one entry per lane."""
+        self.round += 1
+        every = self.lanes[0].spec.diagnose_every
+        examine = every > 0 and self.round % every == 0
+        before = self.evaluate(self.stack.params, self.stack.buffers) if examine else None
+        clients = self._select()
+        surveys = [self._survey(segment) for segment in self.segments]
+        received = [self._broadcast(segment) for segment in self.segments]
+        update, buffers, reports, after = self._train(clients, received, examine)
+        self.stack.advance(update, buffers, self.round)
+        for segment, report, survey in zip(self.segments, reports, surveys, strict=True):
+            self._update_server(segment, clients[segment.lanes], report, survey)
+        return self._results(clients, before, after)
+
+    def _select(self) -> Tensor:
+        """Chosen clients, ``[lanes, active]``."""
+        draws = schedule.client_draws(self.seeds, self.round, self.num_clients, self.device)
+        chosen = []
+        for segment in self.segments:
+
+            def one(state: dict[str, Tensor], draws: Tensor, algorithm: Algorithm = segment.algorithm) -> Tensor:
+                return algorithm.select(state, draws, self.active)
+
+            chosen.append(vmap(one)(segment.state, draws[segment.lanes]))
+        return torch.cat(chosen)
+
+    def _broadcast(self, segment: Segment) -> dict[str, Tensor]:
+        """What the server sends besides the model, ``[lanes, ...]``."""
+        if not overrides(segment.algorithm, "broadcast"):
+            return {}
+        last_layer = (
+            self.model.last_layer(self.data.dataset.num_classes) if segment.auxiliary is not None else (0, (0, 0))
+        )
+
+        def one(params: Tensor, buffers: Tensor, state: dict[str, Tensor], auxiliary: Tensor) -> dict[str, Tensor]:
+            def forward(params: Tensor, inputs: Tensor) -> Tensor:
+                return self.model.forward_one(params, buffers, inputs)
+
+            return segment.algorithm.broadcast(Server(params, state, forward, last_layer, auxiliary))
+
+        params, buffers = self.stack.params[segment.lanes], self.stack.buffers[segment.lanes]
+        auxiliary = params.new_zeros(len(params), 0)
+        if segment.auxiliary is not None:
+            stored = self.data.train_inputs[segment.auxiliary]  # [lanes, classes, samples, ...]
+            pixels = Pixels(self.pixels.scale[segment.lanes], self.pixels.shift[segment.lanes])
+            auxiliary = pixels.apply(stored.flatten(1, 2)).view(stored.shape)
+        return vmap(one)(params, buffers, segment.state, auxiliary)
+
+    def _survey(self, segment: Segment) -> Tensor | None:
+        """Mean over every client's samples of what the algorithm asks about the global model, ``[lanes, clients]``."""
+        if not segment.algorithm.surveys:
+            return None
+        rows = [self._survey_lane(segment.algorithm, lane) for lane in range(segment.lanes.start, segment.lanes.stop)]
+        return torch.stack(rows)
+
+    def _survey_lane(self, algorithm: Algorithm, lane: int) -> Tensor:
+        federation = self.lanes[lane].federation
+        owner = torch.from_numpy(np.repeat(np.arange(self.num_clients), federation.sizes)).to(self.device)
+        places = torch.from_numpy(federation.indices).to(self.device)
+        pixels = self.data.pixels[self.lanes[lane].spec.standardize]
+        hook = per_sample(algorithm.survey)
+        totals = torch.zeros(self.num_clients, dtype=torch.float64, device=self.device)
+        counts = torch.zeros(1, self.data.dataset.num_classes, device=self.device)
+        size = self.appetite.samples
+        for some, whose in zip(places.split(size), owner.split(size), strict=True):
+            inputs = pixels.apply(self.data.train_inputs[some])
+            logits = self.model.evaluate(
+                self.stack.params[lane : lane + 1], self.stack.buffers[lane : lane + 1], inputs
+            )
+            mask = torch.ones(1, len(some), device=self.device)
+            values = hook(logits, self.data.train_targets[some][None], mask, counts, None, {})
+            totals.index_add_(0, whose, values[0].double())
+        return (totals / torch.from_numpy(federation.sizes).to(self.device)).float()
+
+    def _train(
+        self, clients: Tensor, received: list[dict[str, Tensor]], examine: bool
+    ) -> tuple[Tensor, Tensor, list[dict[str, Tensor]], Evaluation | None]:
+        """Local training of all slots, a chunk at a time within the memory there is.
+
+        Returns the mean update and mean buffers of every lane, the reports of every segment ``[lanes, active, ...]``,
+        and the local models' scores where they are examined.
+        """
+        shares, weights = self._weights(clients)
+        update, buffers = torch.zeros_like(self.stack.params), torch.zeros_like(self.stack.buffers)
+        reports: list[list[dict[str, Tensor]]] = [[] for _ in self.segments]
+        examined: list[Evaluation] = []
+        trained = 0
+        while trained < clients.numel():
+            lanes, chosen = self._next_chunk(trained)
+            try:
+                slots = self._slots(lanes, clients[lanes, chosen], received)
+                spec = self.lanes[0].spec
+                result = train_locally(self.model, self.data, slots, spec.optimizer, spec.momentum)
+                scored = self._evaluate_slots(lanes, result) if examine else None
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or not self.appetite.halve():
+                    raise
+                continue
+            update[lanes] += _lane_sums(weights[lanes, chosen], result.params - slots.params)
+            buffers[lanes] += _lane_sums(shares[lanes, chosen], result.buffers)
+            self._collect(slots, result, reports)
+            examined += [scored] if scored else []
+            trained += len(slots.params)
+        joined = [self._by_lane(segment, parts) for segment, parts in zip(self.segments, reports, strict=True)]
+        return update, buffers, joined, Evaluation.join(examined) if examined else None
+
+    def _weights(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """Shares by sample count (or equal), and the algorithms' weights made from them: ``[lanes, active]`` each."""
+        sizes = self.table.sizes[self.table.of_lane[:, None], clients].float()
+        sizes = torch.where(self.uniform[:, None], 1.0, sizes)
+        shares = sizes / sizes.sum(1, keepdim=True)
+        weights = [
+            vmap(segment.algorithm.weights)(segment.state, clients[segment.lanes], shares[segment.lanes])
+            for segment in self.segments
+        ]
+        return shares, torch.cat(weights)
+
+    def _next_chunk(self, start: int) -> tuple[slice, slice]:
+        """The next slots to train: whole lanes if they fit, else part of one lane. ``(lanes, places among active)``."""
+        lane, place = divmod(start, self.active)
+        if place or self.appetite.slots < self.active:
+            return slice(lane, lane + 1), slice(place, min(place + self.appetite.slots, self.active))
+        return slice(lane, min(lane + self.appetite.slots // self.active, len(self.lanes))), slice(0, self.active)
+
+    def _slots(self, lanes: slice, clients: Tensor, received: list[dict[str, Tensor]]) -> Slots:
+        spec, per_lane = self.lanes[0].spec, clients.shape[1]
+        which = torch.arange(lanes.start, lanes.stop, device=self.device).repeat_interleave(per_lane)
+        seeds, chosen = self.seeds[lanes], clients.flatten()
+        keys = schedule.client_keys(seeds, "batches", self.round, clients).flatten()
+        sizes = self.table.sizes[self.table.of_lane[which], chosen]
+        plan = schedule.plan_batches(
+            keys, sizes, epochs=spec.local_epochs, batch_size=spec.batch_size, largest=int(sizes.max())
+        )
+        specs = [lane.spec for lane in self.lanes[lanes]]
+        rates = [scheduled_rate(each.lr, each.lr_schedule, self.round, each.rounds) for each in specs]
+        return Slots(
+            params=self.stack.params[which],
+            buffers=self.stack.buffers[which],
+            plan=plan,
+            samples=self.table.samples(which, chosen, plan.positions),
+            class_counts=self.table.class_counts[self.table.of_lane[which], chosen],
+            pixels=Pixels(self.pixels.scale[which], self.pixels.shift[which]),
+            dropout_keys=schedule.client_keys(seeds, "dropout", self.round, clients).flatten(),
+            lr=self.stack.per_lane(rates).repeat_interleave(per_lane),
+            weight_decay=self.weight_decay[which],
+            clip=self.clip[which],
+            segments=self._slot_segments(lanes, clients, received),
+        )
+
+    def _slot_segments(self, lanes: slice, clients: Tensor, received: list[dict[str, Tensor]]) -> list[SlotSegment]:
+        """The segments' share of a chunk; what they received and keep, with one row per slot."""
+        per_lane, parts = clients.shape[1], []
+        for position, (segment, sent) in enumerate(zip(self.segments, received, strict=True)):
+            start, stop = max(lanes.start, segment.lanes.start), min(lanes.stop, segment.lanes.stop)
+            if start >= stop:
+                continue
+            inner = torch.arange(start - segment.lanes.start, stop - segment.lanes.start, device=self.device)
+            inner = inner.repeat_interleave(per_lane)
+            slots = slice((start - lanes.start) * per_lane, (stop - lanes.start) * per_lane)
+            chosen = clients.flatten()[slots]
+            got = {name: value[inner] for name, value in sent.items()}
+            kept = segment.take(inner, chosen)
+            parts.append(SlotSegment(segment.algorithm, slots, got, kept, position, inner, chosen))
+        return parts
+
+    def _collect(self, slots: Slots, result: LocalResult, reports: list[list[dict[str, Tensor]]]) -> None:
+        """Put away what the slots of a chunk report and keep."""
+        for part, report, kept in zip(slots.segments, result.reports, result.client_states, strict=True):
+            reports[part.position].append(report)
+            self.segments[part.position].put(part.lanes, part.clients, kept)
+
+    def _by_lane(self, segment: Segment, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Reports of a segment's slots as ``[lanes, active, ...]``."""
+        joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return {name: value.view(-1, self.active, *value.shape[1:]) for name, value in joined.items()}
+
+    def _update_server(
+        self, segment: Segment, clients: Tensor, reports: dict[str, Tensor], survey: Tensor | None
+    ) -> None:
+        if not overrides(segment.algorithm, "update_server"):
+            return
+        update = segment.algorithm.update_server
+        if survey is None:
+            segment.state = vmap(lambda *given: update(*given, None))(segment.state, clients, reports)
+        else:
+            segment.state = vmap(update)(segment.state, clients, reports, survey)
+
+    # --- looking at the models -----------------------------------------------------------------------------------
+
+    def evaluate(self, params: Tensor, buffers: Tensor, lanes: list[int] | None = None) -> Evaluation:
+        """One model per lane (of ``lanes``, or all) on the test split."""
+        whose = list(range(len(self.lanes))) if lanes is None else lanes
+        return self._evaluate(params, buffers, [self.lanes[lane].spec.standardize for lane in whose])
+
+    def _evaluate_slots(self, lanes: slice, result: LocalResult) -> Evaluation:
+        per_lane = len(result.params) // (lanes.stop - lanes.start)
+        standardized = [lane.spec.standardize for lane in self.lanes[lanes] for _ in range(per_lane)]
+        return self._evaluate(result.params, result.buffers, standardized)
+
+    def _evaluate(self, params: Tensor, buffers: Tensor, standardized: list[bool]) -> Evaluation:
+        """Models that see the same pixels are evaluated together."""
+        parts, order = [], []
+        for standardize in sorted(set(standardized)):
+            which = [row for row, value in enumerate(standardized) if value == standardize]
+            parts.append(self._evaluate_alike(params[which], buffers[which], self.data.pixels[standardize]))
+            order += which
+        return Evaluation.join(parts)[torch.tensor(order).argsort().to(self.device)]
+
+    def _evaluate_alike(self, params: Tensor, buffers: Tensor, pixels: Pixels) -> Evaluation:
+        while True:
+            try:
+                return evaluate(self.model, params, buffers, self.data, pixels, self.appetite)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or not self.appetite.halve():
+                    raise
+
+    def _results(self, clients: Tensor, before: Evaluation | None, after: Evaluation | None) -> list[LaneRound]:
+        finite = self.stack.params.isfinite().all(1).tolist()
+        rows = self._metric_rows()
+        records: list[list[ClientRecord]] = [[] for _ in self.lanes]
+        if before is not None and after is not None:
+            counts = self.table.class_counts[self.table.of_lane[:, None], clients]
+            records = client_records(clients, counts, before, after)
+        results = []
+        for lane, row in enumerate(rows):
+            diverged = not finite[lane] or (row is not None and not np.isfinite(row["loss"]))
+            if row is not None and records[lane] and not diverged:
+                row |= client_scores(records[lane])
+            results.append(LaneRound(self.round, None if diverged else row, records[lane], diverged))
+        return results
+
+    def _metric_rows(self) -> list[dict[str, float] | None]:
+        """Scores of the global models, beside those of the averaged ones; in the last round of a lane in any case."""
+        every = self.lanes[0].spec.evaluate_every
+        due = [
+            lane for lane, each in enumerate(self.lanes) if self.round % every == 0 or self.round == each.spec.rounds
+        ]
+        rows: list[dict[str, float] | None] = [None] * len(self.lanes)
+        if not due:
+            return rows
+        for lane, row in zip(
+            due, scores(self.evaluate(self.stack.params[due], self.stack.buffers[due], due)), strict=True
+        ):
+            rows[lane] = row
+        averaging = [position for position, lane in enumerate(self.stack.averaging) if lane in due]
+        if averaging:
+            lanes = [self.stack.averaging[position] for position in averaging]
+            params, buffers = self.stack.averaged_params[averaging], self.stack.averaged_buffers[averaging]
+            for lane, row in zip(lanes, scores(self.evaluate(params, buffers, lanes), "averaged_"), strict=True):
+                rows[lane] = (rows[lane] or {}) | row
+        return rows
+
+
+def _lane_sums(weights: Tensor, values: Tensor) -> Tensor:
+    """Weighted sums over each lane's slots: ``[lanes, slots], [lanes * slots, n] -> [lanes, n]``."""
+    return torch.bmm(weights[:, None], values.view(*weights.shape, values.shape[1])).squeeze(1)

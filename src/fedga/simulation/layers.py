@@ -1,0 +1,117 @@
+"""Layers whose result depends on which rows of a padded batch are real, or on a random draw.
+
+Stacked clients share one batch shape, so small batches are padded. Padding must not change a number: batch statistics
+are taken over the real rows only, and dropout draws by counter instead of from a global generator.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedga import streams
+from fedga.errors import FedGAError
+
+
+@dataclass
+class BatchContext:
+    """What the layers of a network need to know about the batch that flows through it."""
+
+    mask: Tensor | None = None  # [samples]: 1 for a sample, 0 for padding
+    dropout_key: Tensor | None = None  # []: int64
+
+
+class MaskedBatchNorm(nn.Module):
+    """Batch normalisation over the real rows of a batch; equal to ``torch.nn.BatchNorm`` on those rows alone."""
+
+    running_mean: Tensor | None
+    running_var: Tensor | None
+
+    def __init__(self, original: _BatchNorm, context: BatchContext) -> None:
+        super().__init__()
+        if original.momentum is None:
+            raise FedGAError("BatchNorm with momentum=None is not supported: give its layers a momentum such as 0.1")
+        self.eps, self.momentum, self.context = original.eps, original.momentum, context
+        self.weight, self.bias = original.weight, original.bias
+        self.register_buffer("running_mean", original.running_mean)
+        self.register_buffer("running_var", original.running_var)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training or self.running_mean is None:
+            mean, variance = self._batch_statistics(inputs)
+        else:
+            mean, variance = self.running_mean, self.running_var
+        assert variance is not None
+        shape = (1, -1) + (1,) * (inputs.dim() - 2)
+        scale = torch.rsqrt(variance + self.eps)
+        if self.weight is not None:
+            scale = scale * self.weight
+        shift = -mean * scale if self.bias is None else self.bias - mean * scale
+        return inputs * scale.view(shape) + shift.view(shape)
+
+    def _batch_statistics(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        axes = [axis for axis in range(inputs.dim()) if axis != 1]
+        mask = self.context.mask
+        assert mask is not None
+        rows = mask.view(-1, *[1] * (inputs.dim() - 1)).to(inputs.dtype)
+        count = mask.sum() * (inputs[0, 0].numel())
+        mean = (inputs * rows).sum(axes) / count.clamp(min=1)
+        centred = (inputs - mean.view(1, -1, *[1] * (inputs.dim() - 2))) * rows
+        variance = centred.square().sum(axes) / count.clamp(min=1)
+        if self.running_mean is not None and self.running_var is not None:
+            moved = torch.where(count > 0, self.momentum, 0.0)
+            unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
+            self.running_mean = self.running_mean + moved * (mean.detach() - self.running_mean)
+            self.running_var = self.running_var + moved * (unbiased - self.running_var)
+        return mean, variance
+
+
+class KeyedDropout(nn.Module):
+    """Dropout whose draw is a function of the batch's key, the layer and the position: the same wherever it runs."""
+
+    def __init__(self, probability: float, whole_channels: bool, layer: int, context: BatchContext) -> None:
+        super().__init__()
+        self.probability, self.whole_channels, self.layer, self.context = probability, whole_channels, layer, context
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not self.training or self.probability == 0:
+            return inputs
+        assert self.context.dropout_key is not None
+        shape = inputs.shape[:2] + (1,) * (inputs.dim() - 2) if self.whole_channels else inputs.shape
+        positions = torch.arange(shape.numel(), device=inputs.device).view(shape)
+        layer = torch.tensor(self.layer, device=inputs.device)
+        draws = streams.uniform(streams.fold(streams.fold(self.context.dropout_key, layer), positions))
+        return torch.where(draws < self.probability, 0.0, inputs / (1 - self.probability))
+
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+def replace_dropout(model: nn.Module, context: BatchContext) -> nn.Module:
+    """``model`` itself with every dropout layer drawing by counter."""
+    layers = 0
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, _DROPOUTS):
+                setattr(parent, name, KeyedDropout(child.p, not isinstance(child, nn.Dropout), layers, context))
+                layers += 1
+    return model
+
+
+def prepare_for_padding(model: nn.Module) -> tuple[nn.Module, BatchContext]:
+    """A copy of ``model`` with every layer that looks across rows or draws at random replaced by ours."""
+    context = BatchContext()
+    prepared = replace_dropout(copy.deepcopy(model), context)
+    for parent in list(prepared.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, _BatchNorm):
+                setattr(parent, name, MaskedBatchNorm(child, context))
+    return prepared, context
+
+
+def depends_on_context(model: nn.Module) -> bool:
+    return any(isinstance(module, MaskedBatchNorm | KeyedDropout) for module in model.modules())

@@ -1,0 +1,176 @@
+"""Local training of a stack of clients: the hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedga import streams
+from fedga.algorithms.base import Algorithm, Batch, Trained
+from fedga.simulation.device_data import DeviceData, Pixels
+from fedga.simulation.optimizers import LocalOptimizer
+from fedga.simulation.schedule import BatchPlan
+from fedga.simulation.stacked import StackedModel
+
+
+def overrides(algorithm: Algorithm, hook: str) -> bool:
+    """Whether an algorithm has a hook of its own, so that what it leaves at its default costs nothing."""
+    return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)
+
+
+@dataclass(frozen=True)
+class SlotSegment:
+    """Neighbouring slots with the same algorithm."""
+
+    algorithm: Algorithm
+    slots: slice
+    received: dict[str, Tensor]  # [slots, ...]
+    client_state: dict[str, Tensor]  # [slots, ...]
+    position: int  # of the segment in the engine
+    lanes: Tensor  # [slots]: lane within the segment
+    clients: Tensor  # [slots]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """A stack of clients about to train; every tensor has one entry per slot."""
+
+    params: Tensor  # [slots, parameters]: the global model each of them received
+    buffers: Tensor  # [slots, buffers]
+    plan: BatchPlan
+    samples: Tensor  # [slots, steps, batch]: places in the training split
+    class_counts: Tensor  # [slots, classes]
+    pixels: Pixels  # scale and shift are [slots, channels]
+    dropout_keys: Tensor  # [slots]
+    lr: Tensor  # [slots]
+    weight_decay: Tensor  # [slots]
+    clip: Tensor  # [slots]; infinity for none
+    segments: list[SlotSegment]
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    params: Tensor  # [slots, parameters]
+    buffers: Tensor  # [slots, buffers]
+    reports: list[dict[str, Tensor]]  # per segment, [slots, ...]
+    client_states: list[dict[str, Tensor]]
+
+
+def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer: str, momentum: float) -> LocalResult:
+    """All local steps of all slots. Slots with fewer batches than the others stand still in the last steps."""
+    mover = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip)
+    params, buffers = slots.params.clone(), slots.buffers
+    for step in range(slots.samples.shape[1]):
+        gradient, buffers = _gradient(model, data, slots, params, buffers, step)
+        mover.step(params, gradient, torch.where(step < slots.plan.steps, slots.lr, 0.0))
+    reports, client_states = _reports(slots, params)
+    return LocalResult(params, buffers, reports, client_states)
+
+
+def _gradient(
+    model: StackedModel, data: DeviceData, slots: Slots, params: Tensor, buffers: Tensor, step: int
+) -> tuple[Tensor, Tensor]:
+    places, mask = slots.samples[:, step], slots.plan.mask[:, step]
+    inputs = slots.pixels.apply(data.train_inputs[places])
+    targets = data.train_targets[places]
+    leaf = params.detach().requires_grad_()
+    keys = streams.fold(slots.dropout_keys, slots.dropout_keys.new_full((), step))
+    with torch.enable_grad():
+        logits, buffers = model.train(leaf, buffers, inputs, mask, keys)
+        losses = [
+            _segment_loss(model, slots, segment, leaf, inputs, logits, targets, mask) for segment in slots.segments
+        ]
+        (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), leaf)
+    for segment in slots.segments:
+        if overrides(segment.algorithm, "correct"):
+            part = segment.slots
+            gradient[part] = vmap(segment.algorithm.correct)(gradient[part], segment.client_state, segment.received)
+    return gradient, buffers
+
+
+def _segment_loss(
+    model: StackedModel,
+    slots: Slots,
+    segment: SlotSegment,
+    params: Tensor,
+    inputs: Tensor,
+    logits: Tensor,
+    targets: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """Sum over the segment's slots of the mean loss of their real samples, plus the penalty."""
+    part, algorithm = segment.slots, segment.algorithm
+    global_logits = None
+    if algorithm.needs_global_logits:
+        with torch.no_grad():
+            global_logits = model.evaluate_each(slots.params[part], slots.buffers[part], inputs[part])
+    losses = per_sample(algorithm.local_loss)(
+        logits[part], targets[part], mask[part], slots.class_counts[part], global_logits, segment.received
+    )
+    losses = torch.where(mask[part] > 0, losses, 0.0)
+    total = (losses.sum(1) / mask[part].sum(1).clamp(min=1)).sum()
+    if overrides(algorithm, "penalty"):
+        penalties = vmap(algorithm.penalty)(params[part], slots.params[part])
+        total = total + torch.where(mask[part].sum(1) > 0, penalties, 0.0).sum()
+    return total
+
+
+def per_sample(hook: Callable[[Batch], Tensor]) -> Callable[..., Tensor]:
+    """A hook of one client's batch as a function of stacked batches: ``[slots, samples, ...] -> [slots, samples]``."""
+
+    def stacked(
+        logits: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        class_counts: Tensor,
+        global_logits: Tensor | None,
+        received: dict[str, Tensor],
+    ) -> Tensor:
+        given: list[Any] = [logits, targets, mask, class_counts, received]
+        axes: list[int | None] = [0] * len(given)
+
+        def one(
+            logits: Tensor,
+            targets: Tensor,
+            mask: Tensor,
+            class_counts: Tensor,
+            received: dict[str, Tensor],
+            global_logits: Tensor | None = None,
+        ) -> Tensor:
+            return hook(Batch(logits, targets, mask, class_counts, global_logits, received))
+
+        if global_logits is not None:
+            given.append(global_logits)
+            axes.append(0)
+        return vmap(one, in_dims=tuple(axes))(*given)
+
+    return stacked
+
+
+def _reports(slots: Slots, params: Tensor) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
+    reports: list[dict[str, Tensor]] = []
+    states: list[dict[str, Tensor]] = []
+    for segment in slots.segments:
+        report, state = {}, segment.client_state
+        if overrides(segment.algorithm, "report"):
+            part = segment.slots
+
+            def one(*values: Any, algorithm: Algorithm = segment.algorithm) -> Any:
+                return algorithm.report(Trained(*values))
+
+            report, state = vmap(one)(
+                params[part],
+                slots.params[part],
+                segment.client_state,
+                segment.received,
+                slots.plan.steps[part].float(),
+                slots.lr[part],
+            )
+        reports.append(report)
+        states.append(state)
+    return reports, states
