@@ -38,10 +38,10 @@ class Pixels:
         return Pixels(scale, torch.from_numpy(-mean / deviation).float())
 
     def apply(self, inputs: Tensor) -> Tensor:
-        """Stored ``[..., samples, channels, *pixels]`` to float32; leading axes are those of ``scale``."""
+        """Stored ``[..., samples, channels, *pixels]`` as floats; leading axes are those of ``scale``."""
         lead = self.scale.shape[:-1]
         shape = (*lead, 1, self.scale.shape[-1], *[1] * (inputs.dim() - len(lead) - 2))
-        return inputs.float().mul_(self.scale.view(shape)).add_(self.shift.view(shape))
+        return inputs.to(self.scale.dtype, copy=True).mul_(self.scale.view(shape)).add_(self.shift.view(shape))
 
     def to(self, device: torch.device) -> Pixels:
         return Pixels(self.scale.to(device), self.shift.to(device))

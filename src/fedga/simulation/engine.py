@@ -192,7 +192,7 @@ class Engine:
 
     def _weights(self, clients: Tensor) -> tuple[Tensor, Tensor]:
         """Shares by sample count (or equal), and the algorithms' weights made from them: ``[lanes, active]`` each."""
-        sizes = self.table.sizes[self.table.of_lane[:, None], clients].float()
+        sizes = self.table.sizes[self.table.of_lane[:, None], clients].to(self.model.dtype)
         sizes = torch.where(self.uniform[:, None], 1.0, sizes)
         shares = sizes / sizes.sum(1, keepdim=True)
         weights = [

@@ -75,7 +75,7 @@ class LaneStack:
     def __init__(
         self, lanes: Sequence[Lane], model: StackedModel, data: DeviceData, states: Sequence[LaneState] | None = None
     ) -> None:
-        self.lanes, self.device = list(lanes), data.device
+        self.lanes, self.device, self.dtype = list(lanes), data.device, model.dtype
         if states is None:
             states = [_first_state(lane, model) for lane in lanes]
         everyone = list(range(len(lanes)))
@@ -89,7 +89,7 @@ class LaneStack:
         self.segments = [self._segment(states, data, list(group)) for _, group in groups]
 
     def per_lane(self, values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self.device)
+        return torch.tensor(values, dtype=self.dtype, device=self.device)
 
     def _stack(self, states: Sequence[LaneState], name: str, which: list[int]) -> Tensor:
         if not which:

@@ -57,13 +57,15 @@ class MaskedBatchNorm(nn.Module):
         axes = [axis for axis in range(inputs.dim()) if axis != 1]
         mask = self.context.mask
         assert mask is not None
+        any_real = mask.sum() > 0
+        mask = torch.where(any_real, mask, 1.0)  # a batch of nothing but padding must stay finite; its loss is dropped
         rows = mask.view(-1, *[1] * (inputs.dim() - 1)).to(inputs.dtype)
-        count = mask.sum() * (inputs[0, 0].numel())
-        mean = (inputs * rows).sum(axes) / count.clamp(min=1)
+        count = mask.sum() * inputs[0, 0].numel()
+        mean = (inputs * rows).sum(axes) / count
         centred = (inputs - mean.view(1, -1, *[1] * (inputs.dim() - 2))) * rows
-        variance = centred.square().sum(axes) / count.clamp(min=1)
+        variance = centred.square().sum(axes) / count
         if self.running_mean is not None and self.running_var is not None:
-            moved = torch.where(count > 0, self.momentum, 0.0)
+            moved = self.momentum * any_real.to(mean.dtype)
             unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
             self.running_mean = self.running_mean + moved * (mean.detach() - self.running_mean)
             self.running_var = self.running_var + moved * (unbiased - self.running_var)

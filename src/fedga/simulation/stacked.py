@@ -22,7 +22,7 @@ class Layout:
         self.total = sum(self.sizes)
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        parts = [tensors[name].detach().reshape(-1).float() for name in self.shapes]
+        parts = [tensors[name].detach().reshape(-1) for name in self.shapes]
         return torch.cat(parts) if parts else torch.zeros(0)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
@@ -56,6 +56,10 @@ class StackedModel:
     def to(self, device: torch.device) -> StackedModel:
         self._module.to(device)
         return self
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        return next(self._module.parameters()).dtype
 
     @cached_property
     def has_convolutions(self) -> bool:
