@@ -44,7 +44,7 @@ def make_algorithm(name: str, **options: Any) -> Algorithm:
     known = known_algorithms()
     if name not in known:
         raise unknown_name("algorithm", name, known)
-    kinds = {field.name: type(field.default) for field in fields(known[name])}
+    kinds: dict[str, type] = {field.name: type(field.default) for field in fields(known[name])}
     for option, value in options.items():
         if option not in kinds:
             if not kinds:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedga.algorithms.base import Algorithm, Batch
-from fedga.calibration import batch_class_counts, ga_loss
+from fedga.calibration import Variant, batch_class_counts, ga_loss
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class FedGA(Algorithm):
 
     strength: float = 1.0
     power: float = 1.0
-    variant: str = "soft"
+    variant: Variant = "soft"
 
     citation: ClassVar[str] = "Xiao et al. 2025"
 

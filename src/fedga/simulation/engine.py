@@ -266,10 +266,8 @@ class Engine:
         if not overrides(segment.algorithm, "update_server"):
             return
         update = segment.algorithm.update_server
-        if survey is None:
-            segment.state = vmap(lambda *given: update(*given, None))(segment.state, clients, reports)
-        else:
-            segment.state = vmap(update)(segment.state, clients, reports, survey)
+        axes = (0, 0, 0, None if survey is None else 0)
+        segment.state = vmap(update, in_dims=axes)(segment.state, clients, reports, survey)
 
     # --- looking at the models -----------------------------------------------------------------------------------
 

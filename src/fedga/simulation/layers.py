@@ -41,11 +41,9 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_var", original.running_var)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.training or self.running_mean is None:
+        mean, variance = self.running_mean, self.running_var
+        if self.training or mean is None or variance is None:
             mean, variance = self._batch_statistics(inputs)
-        else:
-            mean, variance = self.running_mean, self.running_var
-        assert variance is not None
         shape = (1, -1) + (1,) * (inputs.dim() - 2)
         scale = torch.rsqrt(variance + self.eps)
         if self.weight is not None:
@@ -58,8 +56,9 @@ class MaskedBatchNorm(nn.Module):
         mask = self.context.mask
         assert mask is not None
         any_real = mask.sum() > 0
-        mask = torch.where(any_real, mask, 1.0)  # a batch of nothing but padding must stay finite; its loss is dropped
-        rows = mask.view(-1, *[1] * (inputs.dim() - 1)).to(inputs.dtype)
+        # A batch of nothing but padding must stay finite; its loss is dropped.
+        mask = torch.where(any_real, mask, 1.0).to(inputs.dtype)
+        rows = mask.view(-1, *[1] * (inputs.dim() - 1))
         count = mask.sum() * inputs[0, 0].numel()
         mean = (inputs * rows).sum(axes) / count
         centred = (inputs - mean.view(1, -1, *[1] * (inputs.dim() - 2))) * rows

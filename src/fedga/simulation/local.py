@@ -115,7 +115,7 @@ def _segment_loss(
     losses = torch.where(mask[part] > 0, losses, 0.0)
     total = (losses.sum(1) / mask[part].sum(1).clamp(min=1)).sum()
     if overrides(algorithm, "penalty"):
-        penalties = vmap(algorithm.penalty)(params[part], slots.params[part])
+        penalties: Tensor = vmap(algorithm.penalty)(params[part], slots.params[part])  # type: ignore[assignment]
         total = total + torch.where(mask[part].sum(1) > 0, penalties, 0.0).sum()
     return total
 
