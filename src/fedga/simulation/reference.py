@@ -50,7 +50,7 @@ class Reference:
         clients = algorithm.select(self.state, streams.uniform(torch.tensor(keys)), spec.active)
         survey = self._survey() if algorithm.surveys else None
         received = self._broadcast(start)
-        sizes = torch.tensor([float(self.federation.sizes[k]) for k in clients.tolist()])
+        sizes = start.new_tensor([float(self.federation.sizes[k]) for k in clients.tolist()])
         sizes = torch.ones_like(sizes) if spec.aggregation == "uniform" else sizes
         shares = sizes / sizes.sum()
         weights = algorithm.weights(self.state, clients, shares)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import torch
@@ -48,6 +48,7 @@ class StackedModel:
         prepared, self._context = prepare_for_padding(module)
         self._module = prepared.requires_grad_(False)
         self._needs_context = depends_on_context(prepared)
+        self._by_hand: Callable[[dict[str, Tensor], Tensor], Tensor] | None = getattr(prepared, "stacked", None)
         self.params = Layout(dict(prepared.named_parameters()))
         self.buffers = Layout(float_buffers(prepared))
         if any(not parameter.is_floating_point() for parameter in prepared.parameters()):
@@ -98,12 +99,16 @@ class StackedModel:
         """Logits ``[copies, samples, classes]`` in evaluation mode; ``inputs`` shared, ``[samples, ...]``."""
         if len(params) == 1:
             return self.forward_one(params[0], buffers[0], inputs).unsqueeze(0)
+        if self._by_hand:
+            return self._by_hand(self.params.views(params), inputs.expand(len(params), *inputs.shape))
         return vmap(self.forward_one, in_dims=(0, 0, None))(params, buffers, inputs)
 
     def evaluate_each(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
         """Like `evaluate` with inputs of its own for every copy, ``[copies, samples, ...]``."""
         if len(params) == 1:
             return self.forward_one(params[0], buffers[0], inputs[0]).unsqueeze(0)
+        if self._by_hand:
+            return self._by_hand(self.params.views(params), inputs)
         return vmap(self.forward_one)(params, buffers, inputs)
 
     def train(
@@ -111,14 +116,17 @@ class StackedModel:
     ) -> tuple[Tensor, Tensor]:
         """Logits in training mode, and the buffers after it; ``inputs`` and ``mask`` are ``[copies, samples, ...]``."""
         self._module.train()
+        if self._needs_context:
+            named = self.params.views(params)
+            logits, moved = vmap(self._train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
+            return logits, self.buffers.join(moved).detach() if moved else buffers
+        if len(params) == 1:
+            only = self.params.views(params[0])
+            return functional_call(self._module, only, (inputs[0],)).unsqueeze(0), buffers
         named = self.params.views(params)
-        if not self._needs_context:
-            if len(params) == 1:
-                only = {name: tensor[0] for name, tensor in named.items()}
-                return functional_call(self._module, only, (inputs[0],)).unsqueeze(0), buffers
-            return vmap(lambda state, x: functional_call(self._module, state, (x,)))(named, inputs), buffers
-        logits, moved = vmap(self._train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
-        return logits, self.buffers.join(moved).detach() if moved else buffers
+        if self._by_hand:
+            return self._by_hand(named, inputs), buffers
+        return vmap(lambda state, x: functional_call(self._module, state, (x,)))(named, inputs), buffers
 
     def _train_one(
         self, params: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, mask: Tensor, dropout_key: Tensor
