@@ -1,4 +1,8 @@
-"""Where samples come from and who gets them. Importing this needs numpy alone; readers load what they need when used."""
+"""Where samples come from and who gets them.
+
+Importing this needs numpy alone: pyarrow, Pillow, scikit-learn, scipy and huggingface_hub load when a reader needs
+them.
+"""
 
 from fedga.data.catalog import SOURCES, Source
 from fedga.data.federation import Dataset, Federation

@@ -1,9 +1,9 @@
 """A user's own ``.npz`` file.
 
 Arrays are recognised by the names in use, whatever their case: inputs as ``x``, ``images``, ``inputs``, ``data`` or
-``features``; labels as ``y``, ``labels``, ``label``, ``targets``, ``target``. With a test split, each carries ``train`` or
-``test`` before or behind it (``x_train``, ``train_images``). Optional are ``clients`` or ``train_clients``, one value per
-training sample, and ``class_names``.
+``features``; labels as ``y``, ``labels``, ``label``, ``targets`` or ``target``. With a test split, each carries
+``train`` or ``test`` before or behind it (``x_train``, ``train_images``). Optional are ``clients`` or
+``train_clients``, one value per training sample, and ``class_names``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHANNELS = (1, 3)
 
 def read_npz(path: Path, client_column: str | None = None) -> Parts:
     """The data set in an ``.npz`` file; pictures are uint8, channels first or last, features are a matrix."""
-    with reading(path, "an .npz file"), np.load(path, allow_pickle=False) as archive:
+    with reading(path, "an .npz file"), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name.lower(): archive[name] for name in archive.files}
     inputs, labels = _named(arrays, _INPUTS, "train"), _named(arrays, _LABELS, "train")
     test_inputs, test_labels = _named(arrays, _INPUTS, "test"), _named(arrays, _LABELS, "test")
@@ -34,8 +34,8 @@ def read_npz(path: Path, client_column: str | None = None) -> Parts:
         inputs, labels = _named(arrays, _INPUTS), _named(arrays, _LABELS)
     if inputs is None or labels is None or (test_inputs is None) != (test_labels is None):
         raise FedGAError(
-            f"{path} holds the arrays {', '.join(sorted(arrays)) or '(none)'}: call them x and y, or x_train, y_train, x_test "
-            "and y_test"
+            f"{path} holds the arrays {', '.join(sorted(arrays)) or '(none)'}: call them x and y, or x_train, y_train, "
+            "x_test and y_test"
         )
     clients = _clients(path, arrays, client_column)
     train = Samples(_inputs(path, inputs), _flat(labels), str(path), clients)
@@ -81,8 +81,8 @@ def _inputs(path: Path, values: np.ndarray) -> np.ndarray:
         return features
     if values.ndim not in (3, 4):
         raise FedGAError(
-            f"{path} has inputs of shape {values.shape}: give features as [samples, features], or pictures as [samples, "
-            "height, width] or [samples, channels, height, width]"
+            f"{path} has inputs of shape {values.shape}: give features as [samples, features], or pictures as "
+            "[samples, height, width] or [samples, channels, height, width]"
         )
     if values.dtype != np.uint8:
         if values.dtype.kind == "f" or (values.size and (values.min() < 0 or values.max() > 255)):
@@ -93,7 +93,7 @@ def _inputs(path: Path, values: np.ndarray) -> np.ndarray:
     first, last = values.shape[1] in _CHANNELS, values.shape[3] in _CHANNELS
     if first == last:
         raise FedGAError(
-            f"{path} has pictures of shape {values.shape}, where it is not plain which axis is the channels: give 1 or 3 "
-            "channels, right after the samples"
+            f"{path} has pictures of shape {values.shape}, where it is not plain which axis is the channels: give 1 or "
+            "3 channels, right after the samples"
         )
     return values if first else np.ascontiguousarray(values.transpose(0, 3, 1, 2))

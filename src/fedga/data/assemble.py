@@ -45,6 +45,9 @@ class Parts:
 
 def assemble(name: str, parts: Parts, *, input_scale: float = 255.0) -> Dataset:
     """Check ``parts`` and make them a ``Dataset`` with a content fingerprint."""
+    for samples in (parts.train, parts.test):
+        if samples is not None:
+            _check_lengths(samples)
     parts = _encode_labels(parts)
     train, test = (parts.train, parts.test) if parts.test is not None else _hold_out(parts.train)
     if not len(train.inputs) or not len(test.inputs):
@@ -78,7 +81,7 @@ def fingerprint(dataset: Dataset) -> str:
     for array in (*arrays, dataset.train_clients):
         if array is not None:
             digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -99,20 +102,23 @@ def _hold_out(samples: Samples) -> tuple[Samples, Samples]:
     mask = held_out(samples.labels)
     if not mask.any():
         raise FedGAError(
-            f"{samples.where} has no class with {TEST_EVERY} samples, too few to hold out a test split: add samples, or "
-            "give a test split of your own"
+            f"{samples.where} has no class with {TEST_EVERY} samples, too few to hold out a test split: add samples, "
+            "or give a test split of your own"
         )
     return samples.take(~mask), samples.take(mask)
 
 
+def _check_lengths(samples: Samples) -> None:
+    for kind, values in (("label", samples.labels), ("client", samples.clients)):
+        if values is not None and values.shape != (len(samples.inputs),):
+            raise FedGAError(
+                f"{samples.where} has {len(samples.inputs)} samples but {kind}s of shape {values.shape}: give one "
+                f"{kind} per sample"
+            )
+
+
 def _encode_labels(parts: Parts) -> Parts:
     splits = [parts.train] if parts.test is None else [parts.train, parts.test]
-    for samples in splits:
-        if samples.labels.shape != (len(samples.inputs),):
-            raise FedGAError(
-                f"{samples.where} has {len(samples.inputs)} samples but labels of shape {samples.labels.shape}: give one "
-                "label per sample"
-            )
     textual = {samples.labels.dtype.kind in "US" for samples in splits}
     if len(textual) > 1:
         raise FedGAError(
@@ -172,8 +178,8 @@ def _check_range(samples: Samples, labels: np.ndarray, classes: int) -> None:
 def _numbered_classes(train: Samples, highest: int) -> tuple[str, ...]:
     if highest >= len(train.inputs):
         raise FedGAError(
-            f"label {highest} of {train.where} asks for {highest + 1} classes, more than its {len(train.inputs)} training "
-            "samples: number the classes from 0, or write them as text"
+            f"label {highest} of {train.where} asks for {highest + 1} classes, more than its {len(train.inputs)} "
+            "training samples: number the classes from 0, or write them as text"
         )
     return tuple(map(str, range(highest + 1)))
 
@@ -182,19 +188,14 @@ def _check_every_class(train: Samples, names: Sequence[str]) -> None:
     missing = np.flatnonzero(np.bincount(train.labels, minlength=len(names)) == 0)
     if len(missing):
         raise FedGAError(
-            f"class {_listed([names[c] for c in missing])} has no training sample in {train.where}: add some, or leave the "
-            "class out and number the others from 0 without gaps"
+            f"class {_listed([names[c] for c in missing.tolist()])} has no training sample in {train.where}: add some, "
+            "or leave the class out and number the others from 0 without gaps"
         )
 
 
 def _encode_clients(train: Samples) -> tuple[np.ndarray | None, tuple[str, ...]]:
     if train.clients is None:
         return None, ()
-    if train.clients.shape != (len(train.inputs),):
-        raise FedGAError(
-            f"{train.where} has {len(train.inputs)} training samples but clients of shape {train.clients.shape}: give one "
-            "client per training sample"
-        )
     if train.clients.dtype.kind not in "iubUS":
         raise FedGAError(f"{train.where} has clients of type {train.clients.dtype}: give whole numbers or text")
     names, clients = np.unique(train.clients, return_inverse=True)

@@ -98,7 +98,7 @@ def _open(entry: Path, name: str) -> Dataset | None:
     except Exception:  # whatever a damaged file provokes, the remedy is the same: decode again
         return None
     labels = (dataset.train_targets, dataset.test_targets)
-    intact = all(len(each) and 0 <= each.min() and each.max() < dataset.num_classes for each in labels)
+    intact = all(len(each) and each.min() >= 0 and each.max() < dataset.num_classes for each in labels)
     return dataset if intact else None
 
 

@@ -13,14 +13,14 @@ from functools import cached_property
 _DIGITS = tuple("0123456789")
 _FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_CIFAR100 = tuple(
-    """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
-    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
-    forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
-    mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
-    possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
-    sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
-    willow_tree wolf woman worm""".split()
+_CIFAR100 = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "
+    "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
+    "elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard "
+    "lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear "
+    "pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark "
+    "shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone "
+    "television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
 )
 
 
@@ -93,7 +93,7 @@ _ALL = (
         test_samples=359,
         shape=(1, 8, 8),
         licence="CC BY 4.0, inside scikit-learn (BSD-3-Clause)",
-        citation="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998",
+        citation="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Repository, 1998",
         class_names=_DIGITS,
         aliases=("sklearn-digits", "load-digits"),
     ),
@@ -177,7 +177,7 @@ _ALL = (
         shape=(3, 32, 32),
         licence="none stated by its authors; free for research with citation",
         citation="Krizhevsky, Learning multiple layers of features from tiny images, 2009",
-        class_names=_CIFAR100,
+        class_names=tuple(_CIFAR100.split()),
         hub=Hub(
             "uoft-cs/cifar100",
             "aadb3af77e9048adbea6b47c21a81e47dd092ae5",

@@ -46,8 +46,8 @@ def download(source: Source, folder: Path, *, endpoint: str | None = None) -> No
     except Exception as error:
         detail = " ".join(str(error).split())[:160] or "no reason given"
         raise FedGAError(
-            f"{source.name} could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail}): try "
-            f"again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
+            f"{source.name} could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail}): "
+            f"try again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
         ) from error
 
 
@@ -70,6 +70,8 @@ def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.{expected[:16]}.part")
+    if part.exists() and metadata.size is not None and part.stat().st_size > metadata.size:
+        part.unlink()
     with part.open("ab") as received:
         transfer.http_get(
             metadata.location,
@@ -96,6 +98,6 @@ def _sha256(path: Path) -> str:
 
 def _mismatch(url: str, expected: str, actual: str) -> FedGAError:
     return FedGAError(
-        f"{url} has SHA-256 {actual[:16]}... and not {expected[:16]}...: nothing was kept, so try again, and report it if it "
-        "happens twice"
+        f"{url} has SHA-256 {actual[:16]}... and not {expected[:16]}...: nothing was kept, so try again, and report it "
+        "if it happens twice"
     )

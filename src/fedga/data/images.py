@@ -74,8 +74,8 @@ def _decode(
             out, first = np.empty((count, height, width, expected), dtype=np.uint8), name
         elif (height, width) != out.shape[1:3]:
             raise FedGAError(
-                f"{name} is {width}x{height} pixels while {first} is {out.shape[2]}x{out.shape[1]}: bring all pictures to "
-                "one size"
+                f"{name} is {width}x{height} pixels while {first} is {out.shape[2]}x{out.shape[1]}: bring all pictures "
+                "to one size"
             )
         out[i] = np.frombuffer(picture.tobytes(), dtype=np.uint8).reshape(out.shape[1:])
         if progress is not None and ((i + 1) % _REPORT_EVERY == 0 or i + 1 == count):

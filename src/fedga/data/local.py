@@ -36,13 +36,28 @@ class Found:
     read: Callable[[], Parts]
 
 
-def find(source: Source, roots: Iterable[Path], options: tables.Options) -> Found | None:
-    """The first local copy of ``source`` under ``roots``: Parquet, or the files of its authors."""
+class IncompleteCopyError(FedGAError):
+    """Some files of a data set are there and others are not."""
+
+
+def find(
+    source: Source, roots: Iterable[Path], options: tables.Options, *, incomplete_is_error: bool = True
+) -> Found | None:
+    """The first whole local copy of ``source`` under ``roots``: Parquet, or the files of its authors."""
+    incomplete: IncompleteCopyError | None = None
     for root in roots:
-        if root.is_dir():
-            found = _find_parquet(source, root, options) or _find_originals(source, root, options)
-            if found is not None:
-                return found
+        if not root.is_dir():
+            continue
+        for finder in (_find_parquet, _find_originals):
+            try:
+                found = finder(source, root, options)
+            except IncompleteCopyError as error:
+                incomplete = incomplete or error
+            else:
+                if found is not None:
+                    return found
+    if incomplete is not None and incomplete_is_error:
+        raise incomplete
     return None
 
 
@@ -89,16 +104,19 @@ def _find_parquet(source: Source, root: Path, options: tables.Options) -> Found 
     for folder in _own_folders(source, root):
         inside = [folder, folder / "data"] + ([folder / source.hub.config] if source.hub is not None else [])
         places += [(place, (*source.stems, "")) for place in inside]
+    incomplete: IncompleteCopyError | None = None
     for folder, prefixes in places:
         train, test = parquet_splits(folder, prefixes, source.test_splits)
         if train and test:
             return Found((*train, *test), partial(tables.read_parquet, train, test, options))
         if train or test:
             there, missing = (train, source.test_splits[0]) if train else (test, "train")
-            raise FedGAError(
-                f"{there[0]} is there but the {missing} split of {source.name} is not: put its Parquet file into the same "
-                f"folder, {folder}"
+            incomplete = incomplete or IncompleteCopyError(
+                f"{there[0]} is there but the {missing} split of {source.name} is not: put its Parquet file into "
+                f"{folder}, or get both with 'fedga data get {source.name}'"
             )
+    if incomplete is not None:
+        raise incomplete
     return None
 
 
@@ -138,7 +156,7 @@ def _find_idx(source: Source, root: Path) -> Found | None:
             return Found(present, partial(originals.read_idx, source, present))
         if present:
             part = _IDX_PARTS[files.index(None)]
-            raise FedGAError(
+            raise IncompleteCopyError(
                 f"{present[0]} is there but {_idx_names(part)[0]}[.gz] is not: put it into the same folder"
             )
     return None
@@ -162,7 +180,7 @@ def _find_cifar(source: Source, root: Path) -> Found | None:
         if batches.is_dir():
             missing = [name for name in (*train, test) if not (batches / name).is_file()]
             if missing:
-                raise FedGAError(f"{batches} has no file {missing[0]}: unpack {archive_name} again")
+                raise IncompleteCopyError(f"{batches} has no file {missing[0]}: unpack {archive_name} again")
             files = tuple(batches / name for name in (*train, test))
             return Found(files, partial(originals.read_cifar, source, batches, train, test, key))
         archive = folder / archive_name
@@ -178,5 +196,5 @@ def _find_svhn(source: Source, root: Path) -> Found | None:
             return Found((train, test), partial(originals.read_svhn, source, train, test))
         if train.is_file() or test.is_file():
             there, missing = (train, test) if train.is_file() else (test, train)
-            raise FedGAError(f"{there} is there but {missing.name} is not: put it into the same folder")
+            raise IncompleteCopyError(f"{there} is there but {missing.name} is not: put it into the same folder")
     return None

@@ -45,8 +45,8 @@ Dealt = tuple[np.ndarray, np.ndarray]  # (indices into the training split, sampl
 def label_distributions(generator: np.random.Generator, alpha: float, rows: int, columns: int) -> np.ndarray:
     """``rows`` draws from Dirichlet(α·1), ``float64 [rows, columns]``, each summing to 1.
 
-    Gamma variates with a shape near zero underflow to 0/0. Their logarithms do not: ``log G(α) = log G(α+1) + log(U)/α``,
-    so the softmax of those is taken, and as α goes to 0 a row goes to one-hot instead of to NaN.
+    Gamma variates with a shape near zero underflow to 0/0. Their logarithms do not (``log G(α) = log G(α+1) +
+    log(U)/α``), so the softmax of those is taken, and as α goes to 0 a row goes to one-hot instead of to NaN.
     """
     boosted = np.log(generator.standard_gamma(alpha + 1.0, size=(rows, columns)))
     scores = alpha * boosted + np.log1p(-generator.random((rows, columns)))
@@ -58,11 +58,13 @@ def label_distributions(generator: np.random.Generator, alpha: float, rows: int,
 def wanted_counts(distributions: np.ndarray, class_sizes: np.ndarray) -> np.ndarray:
     """The paper's ``num[k, c] = round(min_c(size_c / sum_k r_kc) · r_kc)``, ``int64 [clients, classes]``.
 
-    The factor is the largest for which no class is asked for more than it has, up to rounding. Classes that nobody drew,
-    or that have no sample, set no limit.
+    The factor is the largest for which no class is asked for more than it has, up to rounding. Classes that nobody
+    drew, or that have no sample, set no limit.
     """
     demand = distributions.sum(axis=0)
     limiting = (demand > 0) & (class_sizes > 0)
+    if not limiting.any():
+        return np.zeros_like(distributions, dtype=np.int64)
     with np.errstate(over="ignore"):
         scale = np.min(class_sizes[limiting] / demand[limiting])
     return np.rint(scale * distributions).astype(np.int64)
@@ -98,7 +100,7 @@ def _even_sizes(samples: int, parts: int) -> np.ndarray:
 
 
 def dirichlet(deal: Deal) -> Dealt:
-    """The paper's: every client draws a label distribution; all clients are about the same size; some data stays unused."""
+    """The paper's: every client draws a label distribution; clients are equally large, and some data stays unused."""
     sizes = deal.class_sizes
     distributions = label_distributions(deal.generator, deal.alpha, deal.clients, len(sizes))
     counts = cut_to_fit(wanted_counts(distributions, sizes), sizes)
@@ -116,7 +118,7 @@ def dirichlet_class(deal: Deal) -> Dealt:
 
 
 def shards(deal: Deal) -> Dealt:
-    """Samples sorted by label, cut into clients × ``classes_per_client`` shards, dealt at random (McMahan et al. 2017)."""
+    """Samples sorted by label, cut into clients × ``classes_per_client`` shards and dealt out (McMahan et al. 2017)."""
     pieces = deal.clients * deal.classes_per_client
     if pieces > len(deal.targets):
         raise FedGAError(
@@ -236,10 +238,8 @@ def _check_nobody_empty(deal: Deal, partition: str, sizes: np.ndarray) -> None:
     setting = f"{partition!r}" + (f" with alpha={deal.alpha:g}" if partition in _USES_ALPHA else "")
     who = f"client {named} is" if len(empty) == 1 else f"{len(empty)} of {deal.clients} clients ({named}) are"
     remedies = {
-        "dirichlet-class": "use a larger alpha, fewer clients, or partition 'dirichlet', whose clients are equally large",
+        "dirichlet-class": "use a larger alpha, fewer clients, or partition 'dirichlet', whose clients are equal",
         "natural": "remove the clients that own no training sample from the data set",
     }
-    remedy = remedies.get(
-        partition, "use fewer clients, a larger alpha, or a data set with more samples of its rarest class"
-    )
+    remedy = remedies.get(partition, "use fewer clients, or a data set with more samples of its rarest class")
     raise FedGAError(f"{who} left without samples by partition {setting} of {deal.dataset.name!r}: {remedy}")

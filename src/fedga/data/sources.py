@@ -39,8 +39,8 @@ def load_dataset(
     Named sets are looked for in ``data_dir``, else in the folder ``FEDGA_DATA``, and then among earlier downloads; a
     connection is opened only with ``download=True`` and only if no copy is found. A path is an ``.npz``, ``.csv`` or
     ``.parquet`` file, or a folder of pictures or Parquet files; ``label_column`` and ``client_column`` name columns of
-    tables. ``progress(what, done, total)`` is called while pictures are decoded. A folder that is called like a data set
-    is given as ``./mnist``.
+    tables. ``progress(what, done, total)`` is called while pictures are decoded. A folder that is called like a data
+    set is given as ``./mnist``.
 
     >>> dataset = load_dataset("digits")
     >>> dataset.train_inputs.shape, dataset.num_classes
@@ -61,7 +61,7 @@ def load_dataset(
     path = Path(name).expanduser()
     if path.exists():
         return _load_path(path, options)
-    if path.suffix.lower() in (*_TABLES, ".npz") or os.sep in name:
+    if path.suffix.lower() in (*_TABLES, ".npz") or {os.sep, "/"} & set(name):
         raise FedGAError(f"{name} does not exist: check the path, or name one of {', '.join(sorted(SOURCES))}")
     raise unknown_name("data set", name, [*SOURCES, *(entry.name for entry in _plugins().values())])
 
@@ -74,34 +74,29 @@ def _folders(data_dir: Path | str | None) -> tuple[Path, ...]:
 
 def _load_named(source: Source, folders: tuple[Path, ...], options: tables.Options, download: bool) -> Dataset:
     options = replace(options, channels=source.shape[0])
-    if source.name == "cifar100" and options.label_column is None:
-        options = replace(options, label_column=None)
-    found = local.find(source, folders, options)
+    found = local.find(source, folders, options, incomplete_is_error=not download)
     if found is None and download:
         download_source(source, _first_writable(folders))
         found = local.find(source, folders, options)
     if found is None:
         raise FedGAError(
             f"no local copy of {source.name}: looked for {', '.join(source.files)} in "
-            f"{' and '.join(map(_described, folders))}; get it with 'fedga data get {source.name}', or set FEDGA_DATA to the "
-            "folder that has it"
+            f"{' and '.join(map(_described, folders))}; get it with 'fedga data get {source.name}', or set FEDGA_DATA "
+            "to the folder that has it"
         )
-    if not _is_parquet(found):
-        _refuse_columns(options, f"the original files of {source.name}")
-    columns = (options.label_column, options.client_column)
-    return cache.remember(source.name, found.files, columns, partial(_build_named, source, found, options))
-
-
-def _is_parquet(found: local.Found) -> bool:
-    return found.files[0].suffix == ".parquet"
+    if found.files[0].suffix != ".parquet":
+        _refuse_columns(options, f"the copy of {source.name} at {found.files[0]}")
+    key = ("named", options.label_column, options.client_column)
+    return cache.remember(source.name, found.files, key, partial(_build_named, source, found, options))
 
 
 def _build_named(source: Source, found: local.Found, options: tables.Options) -> Dataset:
     parts = found.read()
-    if parts.train.inputs.shape[1:] != source.shape:
+    shape = parts.train.inputs.shape[1:]
+    if shape != source.shape:
         raise FedGAError(
-            f"{parts.train.where} has pictures of shape {parts.train.inputs.shape[1:]} where {source.name} has {source.shape}: "
-            "use the original pictures, or give the file by its path as a data set of your own"
+            f"{parts.train.where} has pictures of shape {shape} where {source.name} has {source.shape}: use the "
+            "original pictures, or give the file by its path as a data set of your own"
         )
     if source.class_names and options.label_column is None:
         parts = replace(parts, class_names=source.class_names)
@@ -125,7 +120,7 @@ def _first_writable(folders: tuple[Path, ...]) -> Path:
 
 def _load_path(path: Path, options: tables.Options) -> Dataset:
     suffix = path.suffix.lower()
-    columns = (options.label_column, options.client_column)
+    key = ("path", options.label_column, options.client_column)
     files: tuple[Path, ...] = (path,)
     read: Callable[[], Parts]
     if path.is_dir():
@@ -145,8 +140,8 @@ def _load_path(path: Path, options: tables.Options) -> Dataset:
         read = partial(tables.read_parquet, [path], None, options)
     else:
         raise FedGAError(f"{path} is not a data set: give an .npz, .csv or .parquet file, or a folder of pictures")
-    name = path.resolve().stem
-    return cache.remember(name, files, columns, lambda: assemble(name, read()))
+    name = path.resolve().name if path.is_dir() else path.stem
+    return cache.remember(name, files, key, lambda: assemble(name, read()))
 
 
 def _refuse_columns(options: tables.Options, what: str) -> None:

@@ -71,10 +71,12 @@ def _parts(train: _Columns, test: _Columns | None, options: Options) -> Parts:
             f"{', '.join(train.names)})"
         )
     client = _find(train, options.client_column, CLIENT_COLUMNS, "client")
+    apart = {label, client, SPLIT_COLUMN, *CLIENT_COLUMNS}
+    features = [name for name in train.table.column_names if name not in apart]
     names = train.files.class_names(label) if train.files else ()
-    whole = _samples(train, label, client, options)
+    whole = _samples(train, label, client, features, options)
     if test is not None:
-        return Parts(whole, _samples(test, label, None, options), names)
+        return Parts(whole, _samples(test, label, None, features, options), names)
     split = _split(train)
     if split is None:
         return Parts(whole, None, names)
@@ -93,17 +95,14 @@ def _find(columns: _Columns, asked: str | None, usual: Sequence[str], kind: str)
     return next((lower[name] for name in usual if name in lower), None)
 
 
-def _samples(columns: _Columns, label: str, client: str | None, options: Options) -> Samples:
-    if label not in columns.names:
-        raise FedGAError(f"{columns.where} has no column {label!r}, which the training file has: add it")
+def _samples(columns: _Columns, label: str, client: str | None, features: Sequence[str], options: Options) -> Samples:
     labels = _values(columns, label, "label")
     clients = None if client is None else _values(columns, client, "client")
     picture = _picture_column(columns)
     if picture is not None and columns.files is not None:
         inputs = columns.files.decode(picture, channels=options.channels, progress=options.progress)
     else:
-        apart = {label, SPLIT_COLUMN} | {client or "", *CLIENT_COLUMNS}
-        inputs = _features(columns, [name for name in columns.table.column_names if name not in apart])
+        inputs = _features(columns, features)
     return Samples(inputs, labels, columns.where, clients)
 
 
@@ -117,12 +116,18 @@ def _picture_column(columns: _Columns) -> str | None:
     return next(iter(usual or found), None)
 
 
+def _column(columns: _Columns, name: str) -> Any:
+    if name not in columns.table.column_names:
+        raise FedGAError(f"{columns.where} has no column {name!r}, which the training file has: add it")
+    return columns.table.column(name)
+
+
 def _values(columns: _Columns, name: str, kind: str) -> np.ndarray:
     """A column of labels or clients as whole numbers, floats or strings."""
     arrow = optional("pyarrow", "pyarrow", _PURPOSE)
-    if name not in columns.table.column_names:
+    if columns.files is not None and name in columns.files.pictures:
         raise FedGAError(f"column {name!r} of {columns.where} holds pictures: name another {kind} column")
-    column = columns.table.column(name)
+    column = _column(columns, name)
     types = arrow.types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -144,7 +149,7 @@ def _features(columns: _Columns, names: Sequence[str]) -> np.ndarray:
         raise FedGAError(f"{columns.where} has no column beside label, client and split: add columns of features")
     features = np.empty((columns.table.num_rows, len(names)), dtype=np.float32)
     for i, name in enumerate(names):
-        column = columns.table.column(name)
+        column = _column(columns, name)
         if not name.strip():
             raise FedGAError(
                 f"column {i + 1} of {columns.where} has no name: name it, or remove it if it only counts rows"
@@ -155,8 +160,8 @@ def _features(columns: _Columns, names: Sequence[str]) -> np.ndarray:
             )
         if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
             raise FedGAError(
-                f"column {name!r} of {columns.where} has type {column.type}, not numbers: encode it as numbers (one column "
-                "per category, say), remove it, or name it as the client column"
+                f"column {name!r} of {columns.where} has type {column.type}, not numbers: encode it as numbers (one "
+                "column per category, say), remove it, or name it as the client column"
             )
         with np.errstate(over="ignore"):
             features[:, i] = column.to_numpy()

@@ -82,6 +82,7 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
         try:
             _refuse_foreign(folder, connection)
             _set_journal(folder, connection)
+            connection.execute("PRAGMA synchronous = FULL")
             with transaction(connection):
                 if _is_fresh(connection):
                     _create(connection)
@@ -94,9 +95,9 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
 def open_for_reading(folder: Path) -> sqlite3.Connection:
     """The folder's file as it is; nothing is created, and a folder that cannot be written to can still be read."""
     path = folder / FILE_NAME
+    if not os.path.isfile(path):  # unlike Path.is_file, also False where the folder may not be entered
+        raise FedGAError(f"there are no results in {str(folder)!r}: no file {FILE_NAME} to be read there")
     with explained(folder, reading=True):
-        if not path.is_file():
-            raise FedGAError(f"there are no results in {str(folder)!r}: no file {FILE_NAME} there")
         connection = _connect(path, "rw")
         try:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -132,14 +133,17 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def explained(folder: Path, reading: bool = False) -> Iterator[None]:
-    """Failures of the file and the disk as one sentence about the output folder."""
+    """Failures of the file and the disk as one sentence about the output folder.
+
+    Under a reader's block runs the code that prints, whose own troubles (a closed pipe) are none of the folder's.
+    """
     try:
         yield
     except FedGAError:
         raise
     except Exception as error:
         sentence = explain(folder, error, reading)
-        if sentence is None:
+        if sentence is None or (reading and not isinstance(error, sqlite3.Error)):
             raise
         raise FedGAError(sentence) from error
 
@@ -171,15 +175,13 @@ def explain(folder: Path, error: Exception, reading: bool = False) -> str | None
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(
+    return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         timeout=BUSY_S,
         isolation_level=None,
         check_same_thread=False,  # the store guards it with a lock; its heartbeat is a thread
     )
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
 
 
 def _is_fresh(connection: sqlite3.Connection) -> bool:

@@ -128,7 +128,7 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
     settings: dict[str, list[Any]] = {}
     program: dict[str, str] = {}
     for key, value in table.items():
-        name, where = setting_name(key), f"{path.name}: {key}"
+        name, where = setting_name(key), f"{key} in {path.name}"
         if name in settings or name in program:
             raise FedGAError(f"{where} is given twice, with a hyphen and with an underscore")
         if name in PROGRAM_KEYS:
@@ -208,8 +208,10 @@ def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
     for name, readers in _READ_BY.items():
         partitions = axes["partition"].values
         if name in given and given[name].values != (None,) and not set(partitions) & set(readers):
+            flag, source = SETTINGS[name].flag, given[name].source
+            where = flag if source == flag else f"{name} in {source}"
             raise FedGAError(
-                f"{SETTINGS[name].flag} ({given[name].source}) is not read by --partition {','.join(partitions)}: "
+                f"{where} is not read by --partition {','.join(partitions)}: "
                 f"leave it out, or choose --partition {', '.join(readers)}"
             )
     return {name: axes[name] for name in SETTINGS if name in axes}
@@ -224,9 +226,7 @@ def _fill(chosen: dict[str, Any], axes: Mapping[str, _Given]) -> tuple[dict[str,
     preset = preset_settings(label, chosen["dataset"], chosen.get("alpha"))
     values = {**preset.values, **chosen}
     if values["server"] != preset.values["server"] and "server_rate" not in chosen:
-        values["server_rate"] = (
-            None  # a preset's rate belongs to its optimiser, not to the one the user put in its place
-        )
+        values["server_rate"] = None  # a preset's rate belongs to its own optimiser, not to the user's
     if chosen["partition"] == "natural":
         values["clients"] = None
     values["algorithm_options"] = algorithm_defaults(chosen["dataset"], parse_algorithm(chosen["algorithm"])[0])

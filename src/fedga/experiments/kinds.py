@@ -48,7 +48,7 @@ class Number:
             f"{word} {bound:g}"
             for word, bound in (
                 ("above", self.above),
-                ("at least", self.least),
+                ("of at least", self.least),
                 ("below", self.below),
                 ("at most", self.most),
             )

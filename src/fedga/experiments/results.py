@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -32,7 +32,7 @@ class ResultTable:
     """Column names, and the rows as tuples in the same order."""
 
     columns: tuple[str, ...]
-    rows: Iterable[tuple[Any, ...]]
+    rows: Iterator[tuple[Any, ...]]
 
 
 def read_runs(connection: sqlite3.Connection) -> list[Run]:
@@ -50,7 +50,7 @@ def _order(run: Run) -> tuple[Any, ...]:
 
 def _sortable(value: Any) -> tuple[bool, Any]:
     """None before everything else, options by their text."""
-    return (value is not None, "" if value is None else str(value) if isinstance(value, tuple) else value)
+    return (value is not None, "" if value is None else _plain(value))
 
 
 def telling_fields(runs: list[Run]) -> tuple[str, ...]:

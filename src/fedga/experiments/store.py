@@ -124,7 +124,7 @@ class Store:
         made = []
         with self._writing() as connection:
             for run_ids in members:
-                free = [run_id for run_id in run_ids if self._is_free(connection, run_id)]
+                free = [run_id for run_id in dict.fromkeys(run_ids) if self._is_free(connection, run_id)]
                 if not free:
                     continue
                 group_id = connection.execute("INSERT INTO groups DEFAULT VALUES").lastrowid
@@ -319,20 +319,20 @@ class Store:
 
     # Results
 
-    def results(self) -> ResultTable:
-        """One row per run and evaluated round: names of columns, and tuples.
+    @contextmanager
+    def results(self) -> Iterator[ResultTable]:
+        """One row per run and evaluated round, streamed from one snapshot: names of columns, and an iterator of tuples.
 
         The columns are ``results.COLUMNS``, then the averaged metrics where any run averages on the server, then the
         settings in which runs differ that agree in all named columns.
         """
         with self._reading() as connection:
-            table = result_table(connection)
-            return ResultTable(table.columns, list(table.rows))
+            yield result_table(connection)
 
     def write_results(self, stream: TextIO, format: str = "csv") -> None:  # noqa: A002 - the flag is --format
         """The results table as ``csv`` or ``json``; equal results are equal bytes."""
-        with self._reading() as connection:
-            write_table(result_table(connection), stream, format)
+        with self.results() as table:
+            write_table(table, stream, format)
 
     def client_rounds(self, run_id: str) -> list[ClientRound]:
         """The class-wise looks at a run's active clients, in the order of rounds."""

@@ -1,0 +1,111 @@
+"""From specs to lanes: data loaded and dealt out once for all runs, names checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedga.algorithms import make_algorithm
+from fedga.data import Dataset, Federation, load_dataset, make_federation
+from fedga.data.files import Progress
+from fedga.errors import FedGAError
+from fedga.experiments.spec import RunSpec
+from fedga.models import build_model
+from fedga.simulation.lanes import Lane
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` takes a GPU where there is one.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise FedGAError(f"--device {name} is not a device: give auto, cpu, cuda or cuda:1") from None
+    if device.type not in ("cpu", "cuda"):
+        raise FedGAError(f"--device {name} is not supported: give auto, cpu, cuda or cuda:1")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise FedGAError(f"--device {name} was asked for and PyTorch finds no CUDA device here: give --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise FedGAError(f"--device {name} was asked for and there are only {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+class Preparation:
+    """Everything the runs of a command need, each piece made once."""
+
+    def __init__(
+        self, specs: Sequence[RunSpec], data_dir: Path | None = None, progress: Progress | None = None
+    ) -> None:
+        self._data_dir, self._progress = data_dir, progress
+        self._datasets: dict[tuple[Any, ...], Dataset] = {}
+        self._federations: dict[tuple[Any, ...], Federation] = {}
+        for spec in specs:
+            make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+        self.fingerprints = {spec.run_id: self.dataset(spec).fingerprint for spec in specs}
+        for spec in {(s.dataset, s.model, s.norm): s for s in specs}.values():
+            self._check_model(spec)
+        for spec in specs:
+            self.federation(spec)
+
+    def dataset(self, spec: RunSpec) -> Dataset:
+        key = (spec.dataset, spec.label_column, spec.client_column)
+        if key not in self._datasets:
+            self._datasets[key] = load_dataset(
+                spec.dataset,
+                data_dir=self._data_dir,
+                label_column=spec.label_column,
+                client_column=spec.client_column,
+                progress=self._progress,
+            )
+        return self._datasets[key]
+
+    def federation(self, spec: RunSpec) -> Federation:
+        dataset = self.dataset(spec)
+        key = (id(dataset), spec.partition, spec.clients, spec.seed, spec.alpha, spec.classes_per_client)
+        if key not in self._federations:
+            self._federations[key] = make_federation(
+                dataset,
+                spec.partition,
+                clients=spec.clients,
+                seed=spec.seed,
+                alpha=spec.alpha,
+                classes_per_client=spec.classes_per_client,
+            )
+        federation = self._federations[key]
+        if spec.active > federation.num_clients:
+            raise FedGAError(
+                f"--active {spec.active} is more than the {federation.num_clients} clients that --partition "
+                f"{spec.partition} gives: use --active {federation.num_clients} or fewer"
+            )
+        return federation
+
+    def lane(self, spec: RunSpec) -> Lane:
+        dataset = self.dataset(spec)
+        model = build_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm, seed=spec.seed)
+        algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+        return Lane(spec, self.federation(spec), algorithm, model)
+
+    def _check_model(self, spec: RunSpec) -> None:
+        """Refuse a network that does not fit the data now, not in the middle of a sweep."""
+        dataset = self.dataset(spec)
+        model = build_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm).eval()
+        try:
+            with torch.no_grad():
+                logits = model(torch.zeros(2, *dataset.input_shape))
+        except (RuntimeError, IndexError) as error:
+            shape = "×".join(map(str, dataset.input_shape))
+            reason = str(error).splitlines()[0]
+            raise FedGAError(f"model {spec.model} cannot read samples of shape {shape} ({reason})") from error
+        if logits.shape != (2, dataset.num_classes):
+            raise FedGAError(
+                f"model {spec.model} gives outputs of shape {tuple(logits.shape[1:])} and {dataset.name} has "
+                f"{dataset.num_classes} classes: its last layer must have {dataset.num_classes} outputs"
+            )

@@ -1,0 +1,86 @@
+"""Trained models on disk: a safetensors file that carries its own description."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedga.data import Dataset
+from fedga.errors import FedGAError
+from fedga.experiments.spec import RunSpec
+from fedga.models import build_model
+from fedga.simulation.device_data import Pixels
+
+FORMAT = "fedga-model-1"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A network with its weights, the run it comes from and the map from stored samples to its inputs."""
+
+    spec: RunSpec
+    model: nn.Module
+    pixels: Pixels
+    input_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+
+
+def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
+    """Where a run's model goes: a name to recognise it by, and the run's id to tell it from all others."""
+    alpha = "" if spec.alpha is None else f"-alpha{spec.alpha:g}"
+    parts = (
+        f"{Path(spec.dataset).stem}{alpha}-{spec.algorithm}-{spec.preset or 'own'}-seed{spec.seed}-{spec.run_id[:8]}"
+    )
+    safe = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in parts)
+    return folder / "models" / f"{safe}{'-averaged' if averaged else ''}.safetensors"
+
+
+def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor]) -> None:
+    """Write weights and description in one step: a reader never sees half a file."""
+    from safetensors.torch import save_file
+
+    pixels = Pixels.of(dataset, spec.standardize)
+    description = {
+        "format": FORMAT,
+        "spec": spec.to_json(),
+        "input_shape": json.dumps(dataset.input_shape),
+        "class_names": json.dumps(dataset.class_names),
+        "pixel_scale": json.dumps(pixels.scale.tolist()),
+        "pixel_shift": json.dumps(pixels.shift.tolist()),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, unfinished, metadata=description)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    path.with_suffix(".json").write_text(json.dumps(json.loads(spec.to_json()), indent=2) + "\n", encoding="utf-8")
+
+
+def load_model(path: Path) -> SavedModel:
+    """Read a model that `save_model` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FedGAError(f"there is no model file {path}: give a .safetensors file from the folder models of a run")
+    try:
+        with safe_open(path, "pt") as file:
+            description = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise FedGAError(f"{path} is not a readable safetensors file ({error}): is it complete?") from error
+    if description.get("format") != FORMAT:
+        raise FedGAError(f"{path} was not written by fedga: it lacks the description of its run")
+    spec = RunSpec.from_json(description["spec"])
+    input_shape = tuple(json.loads(description["input_shape"]))
+    class_names = tuple(json.loads(description["class_names"]))
+    model = build_model(spec.model, input_shape, len(class_names), norm=spec.norm)
+    model.load_state_dict(model.state_dict() | weights)
+    scale, shift = (torch.tensor(json.loads(description[name])) for name in ("pixel_scale", "pixel_shift"))
+    return SavedModel(spec, model.eval(), Pixels(scale, shift), input_shape, class_names)

@@ -1,0 +1,247 @@
+"""Runs all runs of a command: stacked in groups, committed as they go, continued where an earlier process stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedga.errors import FedGAError
+from fedga.experiments.prepare import Preparation
+from fedga.experiments.records import ClientRound, Group, RoundMetrics, Run
+from fedga.experiments.saved import model_path, save_model
+from fedga.experiments.spec import RunSpec
+from fedga.experiments.store import Store
+from fedga.simulation.device_data import DeviceData
+from fedga.simulation.engine import Engine, LaneRound
+from fedga.simulation.lanes import Lane, LaneState, in_engine_order, stacking_key
+from fedga.simulation.metrics import ClientRecord
+
+COMMIT_EVERY_S = 20.0
+POLL_EVERY_S = 1.0
+LANES_ON_CPU = 16  # more would only make a group longer: on a CPU stacked lanes are trained a few at a time
+LANES_ON_CUDA = 512
+
+
+class Interrupted(Exception):  # noqa: N818 - a stop that was asked for is not an error
+    """The caller asked to stop; everything trained so far is in the store."""
+
+
+@dataclass
+class Observer:
+    """What a caller may watch. The defaults do nothing."""
+
+    started: Callable[[Sequence[RunSpec], int], None] = lambda specs, done: None
+    advanced: Callable[[Sequence[RunSpec], Sequence[LaneRound]], None] = lambda specs, rounds: None
+    noticed: Callable[[str], None] = lambda text: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+@dataclass
+class _Unsaved:
+    """Rows since the last commit."""
+
+    metrics: list[RoundMetrics] = field(default_factory=list)
+    clients: list[ClientRound] = field(default_factory=list)
+    finished: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    since: float = field(default_factory=time.monotonic)
+
+
+def run_sweep(
+    specs: Sequence[RunSpec],
+    store: Store,
+    device: torch.device,
+    *,
+    axes: Sequence[str] = (),
+    data_dir: Path | None = None,
+    observer: Observer | None = None,
+    preparation: Preparation | None = None,
+) -> list[Run]:
+    """Train whatever of ``specs`` the store does not have yet; returns all of them as the store knows them at the end.
+
+    Raises `Interrupted` when the observer asks to stop. Another process may work on the same folder: each group of runs
+    is trained by one of them, and both return when all are done.
+    """
+    observer = observer or Observer()
+    preparation = preparation or Preparation(specs, data_dir)
+    runs = store.register(specs, preparation.fingerprints, axes)
+    by_id = {run.run_id: run.spec for run in runs}
+    store.create_groups(_stack([run.spec for run in runs if not run.finished], preparation, device))
+    data: dict[int, DeviceData] = {}
+    waiting = False
+    while groups := store.pending_groups(set(by_id)):
+        worked = False
+        for group in groups:
+            with store.hold(group.id) as mine:
+                if mine:
+                    everyone = by_id | {run.run_id: run.spec for run in store.runs()}
+                    _GroupRun(store.group(group.id), everyone, store, preparation, device, data, observer).run()
+                    worked = True
+        if not worked:
+            if not waiting:
+                observer.noticed("another process is training the runs that are left; waiting for it to finish them")
+            waiting = True
+            if observer.should_stop():
+                raise Interrupted
+            time.sleep(POLL_EVERY_S)
+    finished = {run.run_id: run for run in store.runs()}
+    return [finished[run_id] for run_id in by_id]
+
+
+def _stack(specs: Sequence[RunSpec], preparation: Preparation, device: torch.device) -> list[list[str]]:
+    """Groups of runs to train together."""
+    alike: dict[object, list[Lane]] = {}
+    for spec in specs:
+        lane = preparation.lane(spec)
+        alike.setdefault(stacking_key(lane), []).append(lane)
+    size = LANES_ON_CPU if device.type == "cpu" else LANES_ON_CUDA
+    groups: list[list[str]] = []
+    for lanes in alike.values():
+        ordered = in_engine_order(lanes)
+        parts = (ordered[start : start + size] for start in range(0, len(ordered), size))
+        groups.extend([lane.spec.run_id for lane in part] for part in parts)
+    return groups
+
+
+class _GroupRun:
+    """Trains one group from its last checkpoint to its end."""
+
+    def __init__(
+        self,
+        group: Group,
+        specs: dict[str, RunSpec],
+        store: Store,
+        preparation: Preparation,
+        device: torch.device,
+        data: dict[int, DeviceData],
+        observer: Observer,
+    ) -> None:
+        self.group, self.store, self.preparation, self.observer = group, store, preparation, observer
+        states = read_checkpoint(group.checkpoint) if group.checkpoint else {}
+        run_ids = list(states) if group.checkpoint else list(group.run_ids)
+        lanes = [preparation.lane(specs[run_id]) for run_id in run_ids]
+        dataset = lanes[0].federation.dataset
+        if id(dataset) not in data:
+            data[id(dataset)] = DeviceData(dataset, device)
+        self.engine: Engine | None = Engine(
+            lanes,
+            data[id(dataset)],
+            round_number=group.round,
+            states=[states[run_id] for run_id in run_ids] if states else None,
+        )
+        self.unsaved = _Unsaved()
+
+    def run(self) -> None:
+        assert self.engine is not None
+        self.observer.started([lane.spec for lane in self.engine.lanes], self.engine.round)
+        while self.engine is not None:
+            lanes, rounds = self.engine.lanes, self.engine.run_round()
+            ended = self._record(lanes, rounds)
+            for notice in self._new_notices():
+                self.observer.noticed(notice)
+            self.observer.advanced([lane.spec for lane in lanes], rounds)
+            number = self.engine.round
+            self.engine = self.engine.without(ended) if ended else self.engine
+            stop = self.observer.should_stop()
+            if stop or ended or time.monotonic() - self.unsaved.since > COMMIT_EVERY_S:
+                self._commit(number)
+            if stop and self.engine is not None:
+                raise Interrupted
+
+    def _new_notices(self) -> list[str]:
+        assert self.engine is not None
+        notices, self.engine.appetite.notices = self.engine.appetite.notices, []
+        return notices
+
+    def _record(self, lanes: Sequence[Lane], rounds: Sequence[LaneRound]) -> set[int]:
+        """Keep the rows of a round for the next commit; returns the lanes that ended with it."""
+        ended = set()
+        for position, (lane, result) in enumerate(zip(lanes, rounds, strict=True)):
+            run_id = lane.spec.run_id
+            if result.metrics is not None:
+                self.unsaved.metrics.append(RoundMetrics(run_id, result.round, **result.metrics))
+            if result.clients:
+                self.unsaved.clients.append(ClientRound(run_id, result.round, _arrays(result.clients)))
+            if result.diverged:
+                self.unsaved.finished[run_id] = "diverged"
+                self.unsaved.notes[run_id] = f"the loss was no longer finite in round {result.round}"
+                ended.add(position)
+            elif result.round >= lane.spec.rounds:
+                self._save(position)
+                self.unsaved.finished[run_id] = "done"
+                ended.add(position)
+        return ended
+
+    def _save(self, position: int) -> None:
+        """The final models of one lane, before the store says that the run is done."""
+        assert self.engine is not None
+        lane, model = self.engine.lanes[position], self.engine.model
+        stack, dataset = self.engine.stack, self.engine.data.dataset
+
+        def weights(params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+            named = model.params.views(params.cpu()) | model.buffers.views(buffers.cpu())
+            return {name: tensor.clone() for name, tensor in named.items()}
+
+        path = model_path(self.store.folder, lane.spec)
+        save_model(path, lane.spec, dataset, weights(stack.params[position], stack.buffers[position]))
+        if position in stack.averaging:
+            place = stack.averaging.index(position)
+            averaged = weights(stack.averaged_params[place], stack.averaged_buffers[place])
+            save_model(model_path(self.store.folder, lane.spec, averaged=True), lane.spec, dataset, averaged)
+
+    def _commit(self, round_number: int) -> None:
+        unsaved, self.unsaved = self.unsaved, _Unsaved()
+        self.store.commit(
+            self.group.id,
+            round_number,
+            unsaved.metrics,
+            unsaved.clients,
+            self._write_checkpoint,
+            unsaved.finished,
+            unsaved.notes,
+        )
+
+    def _write_checkpoint(self, path: Path) -> None:
+        assert self.engine is not None
+        write_checkpoint(path, {lane.spec.run_id: state for lane, state in self._states()})
+
+    def _states(self) -> list[tuple[Lane, LaneState]]:
+        assert self.engine is not None
+        return list(zip(self.engine.lanes, self.engine.stack.states(), strict=True))
+
+
+def write_checkpoint(path: Path, states: dict[str, LaneState]) -> None:
+    from safetensors.torch import save_file
+
+    order = {f"{position:06d}": run_id for position, run_id in enumerate(states)}
+    tensors = {
+        f"{run_id}/{name}": tensor.contiguous() for run_id, state in states.items() for name, tensor in state.items()
+    }
+    save_file(tensors, path, metadata=order)
+
+
+def read_checkpoint(path: Path) -> dict[str, LaneState]:
+    """States by run id, in the order of their lanes."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            order = file.metadata() or {}
+            states: dict[str, dict[str, Tensor]] = {order[position]: {} for position in sorted(order)}
+            for key in file.keys():  # noqa: SIM118 - not a mapping
+                run_id, _, name = key.partition("/")
+                states[run_id][name] = file.get_tensor(key)
+    except (SafetensorError, OSError) as error:
+        raise FedGAError(f"the checkpoint {path} cannot be read ({error}): delete the folder to start over") from error
+    return dict(states)
+
+
+def _arrays(records: Sequence[ClientRecord]) -> dict[str, np.ndarray]:
+    names = ("client", "class_counts", "accuracy_before", "accuracy_after", "ea_before", "ea_after")
+    return {name: np.array([getattr(record, name) for record in records]) for name in names}

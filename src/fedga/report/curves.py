@@ -1,0 +1,105 @@
+"""The value that pictures and tables are made of: what each run measured, round by round."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedga.experiments.database import IDENTITY, explained, open_for_reading
+from fedga.experiments.records import METRICS
+from fedga.experiments.results import read_runs, telling_fields
+
+_NO_SETTINGS = ("run_id", "seed", "round", "status", *METRICS)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One run: the settings that name it, and its metrics per evaluated round (NaN where not measured)."""
+
+    settings: Mapping[str, Any]  # dataset, alpha, algorithm, preset, server, and what else tells runs apart
+    seed: int
+    rounds: np.ndarray  # int64 [evaluated rounds], ascending
+    values: Mapping[str, np.ndarray]  # metric -> float64 [evaluated rounds]
+    status: str = "done"  # pending, running, done or diverged
+
+    @property
+    def diverged(self) -> bool:
+        return self.status == "diverged"
+
+    def metric(self, name: str) -> np.ndarray:
+        """All evaluated rounds of a metric; NaN everywhere for one that was never measured."""
+        return self.values.get(name, np.full(len(self.rounds), np.nan))
+
+    def last(self, name: str) -> float:
+        return float(self.metric(name)[-1]) if len(self.rounds) else np.nan
+
+    def over_rounds(self, name: str) -> float:
+        """The mean over the rounds from 1 on in which the metric was measured."""
+        return mean(self.metric(name)[self.rounds >= 1])
+
+
+def mean(values: np.ndarray) -> float:
+    """Mean of the finite values; NaN if there are none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else np.nan
+
+
+def deviation(values: np.ndarray) -> float:
+    """Sample standard deviation (over n - 1) of the finite values; NaN for fewer than two."""
+    finite = values[np.isfinite(values)]
+    return float(finite.std(ddof=1)) if len(finite) > 1 else np.nan
+
+
+def median(values: np.ndarray) -> float:
+    """Median of the values that are not NaN; an infinite EA ratio is a value. NaN if there are none."""
+    known = np.sort(values[~np.isnan(values)])
+    if not len(known):
+        return np.nan
+    low, high = known[(len(known) - 1) // 2], known[len(known) // 2]
+    return float(low if low == high else (low + high) / 2)
+
+
+def curves_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
+    """Curves of rows as ``fedga results --format json`` prints them: one per run and evaluated round.
+
+    Columns that are no metric are settings. A column ``status`` says which runs diverged.
+
+    >>> rows = [{"dataset": "mnist", "algorithm": "fedga", "seed": 0, "round": r, "accuracy": r / 10} for r in (1, 2)]
+    >>> [curve] = curves_from_rows(rows)
+    >>> curve.rounds, curve.metric("accuracy")
+    (array([1, 2]), array([0.1, 0.2]))
+    """
+    runs: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        named = tuple((name, value) for name, value in row.items() if name not in _NO_SETTINGS)
+        runs.setdefault((named, row.get("seed", 0)), []).append(row)
+    curves = []
+    for (named, seed), of_run in runs.items():
+        ordered = sorted(of_run, key=lambda row: row["round"])
+        metrics = [name for name in METRICS if any(row.get(name) is not None for row in ordered)]
+        values = {name: np.array([row.get(name) for row in ordered], dtype=np.float64) for name in metrics}
+        rounds = np.array([row["round"] for row in ordered], dtype=np.int64)
+        curves.append(Curve(dict(named), seed, rounds, values, ordered[-1].get("status") or "done"))
+    return curves
+
+
+def read_curves(folder: str | os.PathLike[str], run_ids: Collection[str] | None = None) -> list[Curve]:
+    """All runs of a results folder, those without a result too; only ``run_ids`` where given."""
+    query = f"SELECT round, {', '.join(METRICS)} FROM metrics WHERE run = ? ORDER BY round"
+    with explained(Path(folder), reading=True), closing(open_for_reading(Path(folder))) as connection:
+        runs = [run for run in read_runs(connection) if run_ids is None or run.run_id in run_ids]
+        names = tuple(name for name in IDENTITY if name != "seed") + telling_fields(runs)
+        curves = []
+        for run in runs:
+            cells = connection.execute(query, (run.key,)).fetchall()
+            table = np.array(cells, dtype=np.float64).reshape(len(cells), 1 + len(METRICS))
+            values = {name: table[:, at] for at, name in enumerate(METRICS, 1) if not np.isnan(table[:, at]).all()}
+            settings = {name: getattr(run.spec, name) for name in names}
+            curves.append(Curve(settings, run.spec.seed, table[:, 0].astype(np.int64), values, run.status))
+    return curves

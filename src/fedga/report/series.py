@@ -1,0 +1,158 @@
+"""Runs grouped over seeds, and series grouped by data set and α.
+
+A table and a picture of the same runs group them here, so that they say the same under the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedga.report.curves import Curve
+from fedga.report.style import algorithm_rank, base_name, display_name
+
+_PANEL = ("dataset", "alpha")
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Runs that differ in their seed alone. A diverged one counts in no mean; it is shown as what it is."""
+
+    settings: Mapping[str, Any]
+    label: str
+    curves: tuple[Curve, ...]
+    variant: int = 0  # counts the series of one algorithm and preset
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.settings.get("algorithm", ""))
+
+    @property
+    def preset(self) -> str:
+        return str(self.settings.get("preset") or "")
+
+    @property
+    def diverged(self) -> list[Curve]:
+        return [curve for curve in self.curves if curve.diverged]
+
+    @property
+    def sound(self) -> list[Curve]:
+        """The runs with something to show that did not diverge."""
+        return [curve for curve in self.curves if not curve.diverged and len(curve.rounds)]
+
+    @cached_property
+    def rounds(self) -> np.ndarray:
+        """All rounds in which a sound run was evaluated."""
+        every = [curve.rounds for curve in self.sound]
+        return np.unique(np.concatenate(every)) if every else np.zeros(0, dtype=np.int64)
+
+    def by_seed(self, metric: str) -> np.ndarray:
+        """``[sound runs, rounds]``, NaN where a run has no value."""
+        table = np.full((len(self.sound), len(self.rounds)), np.nan)
+        for row, curve in enumerate(self.sound):
+            table[row, np.searchsorted(self.rounds, curve.rounds)] = curve.metric(metric)
+        return table
+
+    def per_round(self, metric: str, statistic: Callable[[np.ndarray], float]) -> np.ndarray:
+        """A statistic over the seeds of every round, ``[rounds]``."""
+        return np.array([statistic(column) for column in self.by_seed(metric).T])
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """The series of one data set and α: what one part of a picture shows, what one table section compares."""
+
+    dataset: str
+    alpha: float | None
+    series: tuple[Series, ...]
+
+    @property
+    def title(self) -> str:
+        return self.dataset if self.alpha is None else f"{self.dataset}, α = {self.alpha:g}"
+
+
+def make_panels(curves: Sequence[Curve]) -> list[Panel]:
+    """Runs grouped over seeds, by data set and α; a series has the same label and variant in every panel."""
+    groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Curve]]] = {}
+    for curve in curves:
+        place = tuple(curve.settings.get(name) for name in _PANEL)
+        groups.setdefault(place, {}).setdefault(_identity(curve), []).append(curve)
+    identities = sorted({identity for group in groups.values() for identity in group}, key=_order)
+    labels = _labels([dict(identity) for identity in identities])
+    variants = _variants([dict(identity) for identity in identities])
+    panels = []
+    for dataset, alpha in sorted(groups, key=lambda place: (str(place[0]), place[1] is not None, place[1])):
+        group = groups[dataset, alpha]
+        series = [
+            Series(dict(identity), label, tuple(sorted(group[identity], key=lambda curve: curve.seed)), variant)
+            for identity, label, variant in zip(identities, labels, variants, strict=True)
+            if identity in group
+        ]
+        panels.append(Panel(str(dataset), alpha, tuple(series)))
+    return panels
+
+
+def _identity(curve: Curve) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, value) for name, value in curve.settings.items() if name not in _PANEL)
+
+
+def _order(identity: tuple[tuple[str, Any], ...]) -> tuple[Any, ...]:
+    settings = dict(identity)
+    rest = tuple((value is not None, str(value)) for value in settings.values())
+    return (str(settings.get("preset") or ""), algorithm_rank(str(settings.get("algorithm", ""))), rest)
+
+
+def varying_settings(series: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings in which these series differ."""
+    names = dict.fromkeys(name for settings in series for name in settings)
+    return [name for name in names if len({settings.get(name) for settings in series}) > 1]
+
+
+def _labels(series: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Algorithm and preset, and of the other settings as many as it takes to tell all series apart."""
+    varying = varying_settings(series)
+    shown = ["preset"] if "preset" in varying else []
+    for name in [name for name in varying if name not in ("algorithm", "preset")]:
+        if _distinct(series, [*shown, name]) > _distinct(series, shown):
+            shown.append(name)
+    return [_label(settings, shown) for settings in series]
+
+
+def _distinct(series: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> int:
+    return len({_label(settings, shown) for settings in series})
+
+
+def _label(settings: Mapping[str, Any], shown: Sequence[str]) -> str:
+    parts = [display_name(str(settings.get("algorithm", "")))]
+    for name in shown:
+        value = settings.get(name)
+        if name == "preset":
+            parts += [str(value)] if value else []
+        else:
+            parts.append(f"{name} {setting_text(value)}")
+    return ", ".join(parts)
+
+
+def setting_text(value: Any) -> str:
+    """A setting's value as a user would type it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ":".join(f"{name}={setting_text(option)}" for name, option in value) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _variants(series: Sequence[Mapping[str, Any]]) -> list[int]:
+    seen: dict[tuple[str, str], int] = {}
+    variants = []
+    for settings in series:
+        kind = (base_name(str(settings.get("algorithm", ""))), str(settings.get("preset") or ""))
+        variants.append(seen.setdefault(kind, 0))
+        seen[kind] += 1
+    return variants

@@ -1,0 +1,196 @@
+"""The user's own files: npz, picture folders, CSV and Parquet tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from data_makers import check_equal, encode, pictures, write_parquet, write_picture_classes
+
+from fedga.data import load_dataset, make_federation
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train_x", "train_y", "test_x", "test_y"),
+        ("x_train", "y_train", "x_test", "y_test"),
+        ("X_train", "Y_train", "X_test", "Y_test"),
+        ("train_images", "train_labels", "test_images", "test_labels"),
+        ("train_data", "train_targets", "test_data", "test_targets"),
+    ],
+)
+def test_npz_with_a_test_split(names: tuple[str, ...], tmp_path: Path) -> None:
+    arrays = (pictures(6, (3, 5, 4)), np.arange(6) % 3, pictures(3, (3, 5, 4), 1), np.arange(3))
+    np.savez_compressed(tmp_path / "mine.npz", **dict(zip(names, arrays, strict=True)))
+    dataset = load_dataset(str(tmp_path / "mine.npz"))
+    check_equal(dataset, arrays)
+    assert dataset.name == "mine"
+    assert dataset.class_names == ("0", "1", "2")
+    assert dataset.input_scale == 255.0
+
+
+def test_npz_without_a_test_split_holds_out_every_fifth_of_each_class(tmp_path: Path) -> None:
+    features = np.arange(40, dtype=np.float64).reshape(20, 2)
+    labels = np.arange(20) % 2
+    np.savez(tmp_path / "mine.npz", x=features, y=labels[:, None])
+    dataset = load_dataset(tmp_path / "mine.npz")
+    held_out = [8, 9, 18, 19]
+    kept = np.setdiff1d(np.arange(20), held_out)
+    check_equal(dataset, (features[kept], labels[kept], features[held_out], labels[held_out]))
+    assert dataset.train_inputs.dtype == np.float32
+    assert dataset.input_scale == 1.0
+
+
+def test_npz_channels_last_grey_and_clients(tmp_path: Path) -> None:
+    last = pictures(10, (6, 7, 3))
+    owners = np.array(["b", "a"] * 5)
+    np.savez(
+        tmp_path / "last.npz", images=last, labels=np.zeros(10, dtype=np.int64), clients=owners, class_names=["only"]
+    )
+    dataset = load_dataset(tmp_path / "last.npz")
+    kept = np.setdiff1d(np.arange(10), [4, 9])
+    np.testing.assert_array_equal(dataset.train_inputs, last.transpose(0, 3, 1, 2)[kept])
+    assert dataset.client_names == ("a", "b")
+    assert dataset.train_clients is not None
+    np.testing.assert_array_equal(dataset.train_clients, (owners == "b")[kept])
+    assert dataset.class_names == ("only",)
+    np.savez(
+        tmp_path / "grey.npz", x=pictures(10, (6, 7, 1))[..., 0].astype(np.int32), y=[True, False] * 5, site=owners
+    )
+    dataset = load_dataset(tmp_path / "grey.npz", client_column="site")
+    assert dataset.input_shape == (1, 6, 7)
+    assert dataset.client_names == ("a", "b")
+
+
+@pytest.mark.parametrize("test_name", ["test", "val"])
+def test_picture_folder_with_a_test_split(test_name: str, tmp_path: Path) -> None:
+    train, test = pictures(4, (3, 6, 5)), pictures(2, (3, 6, 5), 1)
+    write_picture_classes(tmp_path / "pets" / "train", train, ["dog", "cat", "dog", "cat"])
+    write_picture_classes(tmp_path / "pets" / test_name, test, ["dog", "cat"])
+    dataset = load_dataset(tmp_path / "pets")
+    check_equal(dataset, (train[[1, 3, 0, 2]], np.array([0, 0, 1, 1]), test[[1, 0]], np.array([0, 1])))
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.name == "pets"
+
+
+def test_picture_folder_without_a_test_split_is_cut_80_20(tmp_path: Path) -> None:
+    grey = pictures(20, (1, 4, 4))
+    write_picture_classes(tmp_path / "shapes", grey, ["round", "square"] * 10)
+    dataset = load_dataset(tmp_path / "shapes")
+    assert dataset.input_shape == (1, 4, 4)
+    assert (len(dataset.train_targets), len(dataset.test_targets)) == (16, 4)
+    np.testing.assert_array_equal(dataset.test_inputs, grey[[8, 18, 9, 19]])
+    np.testing.assert_array_equal(dataset.test_targets, [0, 0, 1, 1])
+    assert load_dataset(tmp_path / "shapes").fingerprint == dataset.fingerprint
+
+
+def test_grey_pictures_among_coloured_ones_are_repeated(tmp_path: Path) -> None:
+    colour, grey = pictures(2, (3, 4, 4)), pictures(2, (1, 4, 4), 1)
+    write_picture_classes(tmp_path / "train", grey, ["a", "b"])
+    write_picture_classes(tmp_path / "test", colour, ["a", "b"])
+    dataset = load_dataset(tmp_path)
+    check_equal(dataset, (grey.repeat(3, axis=1), np.array([0, 1]), colour, np.array([0, 1])))
+    write_picture_classes(tmp_path / "train" / "b", colour[:1], ["."], kind="bmp")
+    np.testing.assert_array_equal(load_dataset(tmp_path).train_inputs[1], colour[0])
+
+
+@pytest.mark.parametrize("label", ["label", "target", "y", "class", "Label"])
+def test_csv_table(label: str, tmp_path: Path) -> None:
+    rows = "\n".join(f"{i},{i / 4},{'true' if i % 3 else 'false'},{i % 2}" for i in range(20))
+    (tmp_path / "beds.csv").write_text(f"age,dose,smokes,{label}\n{rows}\n")
+    dataset = load_dataset(tmp_path / "beds.csv")
+    kept = np.setdiff1d(np.arange(20), [8, 9, 18, 19])
+    expected = np.array([[i, i / 4, bool(i % 3)] for i in range(20)], dtype=np.float32)
+    np.testing.assert_array_equal(dataset.train_inputs, expected[kept])
+    np.testing.assert_array_equal(dataset.train_targets, kept % 2)
+    assert dataset.train_inputs.dtype == np.float32
+    assert dataset.test_inputs.shape == (4, 3)
+
+
+def test_csv_with_text_labels_clients_and_splits(tmp_path: Path) -> None:
+    text = "hospital,x,outcome,split\n" + "\n".join(
+        ["north,1,ill,train", "south,2,well,train", "north,3,ill,test", "north,4,well,train", "east,5,well,Test"]
+    )
+    (tmp_path / "beds.csv").write_text(text)
+    dataset = load_dataset(tmp_path / "beds.csv", label_column="outcome", client_column="hospital")
+    check_equal(dataset, (np.array([[1], [2], [4]]), np.array([0, 1, 1]), np.array([[3], [5]]), np.array([0, 1])))
+    assert dataset.class_names == ("ill", "well")
+    assert dataset.client_names == ("north", "south")
+    federation = make_federation(dataset, "natural", clients=None, seed=0)
+    assert federation.client(0).tolist() == [0, 2]
+
+
+def test_a_column_called_client_is_never_a_feature(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("client,x,label\n" + "\n".join(f"{10 - i % 2},{i},0" for i in range(10)))
+    dataset = load_dataset(tmp_path / "t.csv")
+    assert dataset.input_shape == (1,)
+    assert dataset.client_names == ("9", "10")
+
+
+def test_parquet_table(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "a": pa.array(range(10), pa.int32()),
+            "b": pa.array(np.linspace(0, 1, 10)),
+            "label": pa.array(["no", "yes"] * 5).dictionary_encode(),
+            "__index_level_0__": pa.array(range(10)),
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    dataset = load_dataset(tmp_path / "t.parquet")
+    assert dataset.input_shape == (2,)
+    assert dataset.class_names == ("no", "yes")
+    assert len(dataset.test_targets) == 2
+
+
+def test_parquet_of_pictures_with_clients(tmp_path: Path) -> None:
+    images = pictures(10, (1, 6, 6))
+    labels = np.arange(10) % 2
+    extra: dict[str, list[object]] = {"writer": [f"w{i % 4}" for i in range(10)], "split": ["train"] * 8 + ["test"] * 2}
+    write_parquet(tmp_path / "pens.parquet", images, labels, label="letter", names=["a", "b"], extra=extra)
+    dataset = load_dataset(tmp_path / "pens.parquet", label_column="letter", client_column="writer")
+    check_equal(dataset, (images[:8], labels[:8], images[8:], labels[8:]))
+    assert dataset.class_names == ("a", "b")
+    assert dataset.client_names == ("w0", "w1", "w2", "w3")
+
+
+def test_folder_of_parquet_splits(tmp_path: Path) -> None:
+    arrays = (pictures(4, (3, 4, 4)), np.array([0, 1, 0, 1]), pictures(2, (3, 4, 4), 1), np.array([1, 0]))
+    write_parquet(tmp_path / "own" / "train-00000-of-00002.parquet", arrays[0][:3], arrays[1][:3])
+    write_parquet(tmp_path / "own" / "train-00001-of-00002.parquet", arrays[0][3:], arrays[1][3:])
+    write_parquet(tmp_path / "own" / "validation.parquet", *arrays[2:])
+    check_equal(load_dataset(tmp_path / "own"), arrays)
+
+
+def test_columns_of_a_test_file_are_matched_by_name(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"Client": ["p", "q"], "a": [1, 2], "b": [3, 4], "label": [0, 1]}), tmp_path / "train.parquet"
+    )
+    pq.write_table(pa.table({"label": [0, 1], "b": [7, 8], "more": ["u", "v"], "a": [5, 6]}), tmp_path / "test.parquet")
+    dataset = load_dataset(tmp_path)
+    np.testing.assert_array_equal(dataset.train_inputs, [[1, 3], [2, 4]])
+    np.testing.assert_array_equal(dataset.test_inputs, [[5, 7], [6, 8]])
+    assert dataset.client_names == ("p", "q")
+
+
+def test_a_folder_called_like_a_data_set_is_given_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_picture_classes(tmp_path / "mnist", pictures(10, (1, 3, 3)), ["p", "q"] * 5)
+    monkeypatch.chdir(tmp_path)
+    assert load_dataset("./mnist").class_names == ("p", "q")
+
+
+def test_palette_and_transparent_pictures_become_three_channels(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "a").mkdir()
+    for i in range(3):
+        (tmp_path / "a" / f"{i}.png").write_bytes(encode(pictures(1, (3, 4, 4), i)[0]))
+    Image.new("RGBA", (4, 4), (10, 20, 30, 255)).save(tmp_path / "a" / "3.png")
+    Image.new("P", (4, 4)).save(tmp_path / "a" / "4.gif")
+    dataset = load_dataset(tmp_path)
+    assert dataset.input_shape == (3, 4, 4)
+    np.testing.assert_array_equal(dataset.train_inputs[3, :, 0, 0], [10, 20, 30])
