@@ -185,7 +185,8 @@ def test_damaged_tiny_imagenet(tmp_path: Path) -> None:
     [
         ([0, 1, -1] * 5, r"has label -1, outside the classes 0 to 1: correct it"),
         ([0.0, 1.0, 0.5] * 5, "labels that are not whole numbers, such as 0.5"),
-        ([0.0, float("nan"), 1.0] * 5, "has 5 labels that are NaN"),
+        ([0.0, float("nan"), 1.0] * 5, "has 5 labels that are NaN or infinite"),
+        ([0.0, float("inf"), 1.0] * 5, "has 5 labels that are NaN or infinite"),
         ([0, 1, 3] * 5, "class 2 has no training sample"),
         ([0, 1, 10**9] * 5, "label 1000000000 .* asks for 1000000001 classes, more than its 15 training samples"),
         ([0j] * 15, "labels of type complex128"),

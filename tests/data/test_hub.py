@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +49,10 @@ def resolved(path: str) -> str:
     return f"/datasets/{HUB.repository}/resolve/{HUB.revision}/{path}"
 
 
+def requested(hub: FakeHub) -> list[str]:
+    return [path for _, path, _ in hub.requests if path.startswith("/datasets/")]
+
+
 def left_over(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.name != ".download.lock")
 
@@ -60,13 +66,19 @@ def part_file(folder: Path, path: str, digest: str) -> Path:
 def test_download_at_the_pinned_commit(hub: FakeHub, arrays: tuple[np.ndarray, ...], cache: Path) -> None:
     dataset = load_dataset("SVHN", download=True)
     check_equal(dataset, arrays)
-    assert {path for _, path, _ in hub.requests} == {resolved(TRAIN), resolved(TEST)}
+    assert {name for name, _ in hub.downloads} == {Path(TRAIN).name, Path(TEST).name}
     assert set(hub.tokens) == {None}
     assert left_over(cache / "data") == sorted(Path(path).name for path in (TRAIN, TEST))
-    asked = len(hub.requests)
+    asked = len(requested(hub))
     check_equal(load_dataset("svhn", download=True), arrays)
     check_equal(load_dataset("svhn"), arrays)
-    assert len(hub.requests) == asked
+    assert len(requested(hub)) == asked
+
+
+def test_nothing_but_the_files_is_requested(hub: FakeHub) -> None:
+    script = "from fedga.data import load_dataset; load_dataset('svhn', download=True)"
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    assert {path for _, path, _ in hub.requests} == {resolved(TRAIN), resolved(TEST)}
 
 
 def test_download_into_a_data_folder(hub: FakeHub, arrays: tuple[np.ndarray, ...], tmp_path: Path) -> None:
@@ -108,7 +120,7 @@ def test_one_file_there_fetches_only_the_other(hub: FakeHub, arrays: tuple[np.nd
     target = cache / "data" / "svhn" / TRAIN
     target.parent.mkdir(parents=True)
     target.write_bytes(hub.files[resolved(TRAIN)])
-    with pytest.raises(FedGAError, match="the test split of svhn is not.*'fedga data get svhn'"):
+    with pytest.raises(FedGAError, match=r"the test split of svhn is not.*'fedga data get svhn'"):
         load_dataset("svhn")
     check_equal(load_dataset("svhn", download=True), arrays)
     assert [name for name, _ in hub.downloads] == [Path(TEST).name]
@@ -132,7 +144,7 @@ def test_pinned_checksum_beats_what_the_hub_states(hub: FakeHub, tmp_path: Path)
     assert hub.downloads == []
     assert left_over(tmp_path / "a") == []
     hub.without_checksum = True
-    with pytest.raises(FedGAError, match="test-00000-of-00001.parquet comes without a SHA-256"):
+    with pytest.raises(FedGAError, match=r"test-00000-of-00001.parquet comes without a SHA-256"):
         download(pinned(right), tmp_path / "b", endpoint=hub.endpoint)
     assert left_over(tmp_path / "b") == [Path(TRAIN).name]
 
@@ -155,6 +167,12 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     assert f"svhn could not be downloaded from http://127.0.0.1:{port} to {cache / 'data' / 'svhn'}" in message
     assert f"put svhn-train.parquet and svhn-test.parquet into {cache / 'data'} yourself" in message
     assert "\n" not in message
+
+
+def test_without_huggingface_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FedGAError, match=r"downloading data sets needs huggingface_hub, which is not installed"):
+        load_dataset("svhn", download=True)
 
 
 def test_nowhere_to_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -192,6 +193,29 @@ def test_cifar_pickles(name: str, packed: bool, tmp_path: Path) -> None:
     else:
         write_folder(tmp_path / folder, batches)
     check_equal(load_dataset(name, data_dir=tmp_path), arrays)
+
+
+def python2_batch(images: np.ndarray, labels: np.ndarray) -> bytes:
+    """What Python 2's cPickle wrote, as the published files are: byte strings throughout, flags as 0 and 1."""
+    data = images.tobytes()
+    return (
+        b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b"
+        b"\x87Rq\x05(K\x01"
+        + b"K"
+        + bytes([len(labels)])
+        + b"M\x00\x0c\x86cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07(K\x03"
+        b"U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T" + struct.pack("<i", len(data)) + data + b"tb"
+        b"U\x06labels](" + b"".join(b"K" + bytes([label]) for label in labels) + b"eu."
+    )
+
+
+def test_cifar_pickles_of_python_2(tmp_path: Path) -> None:
+    train, labels, test, tests = splits(SOURCES["cifar10"])
+    batches = {
+        f"data_batch_{i + 1}": python2_batch(train[i * 4 : i * 4 + 4], labels[i * 4 : i * 4 + 4]) for i in range(5)
+    }
+    write_folder(tmp_path / "cifar-10-batches-py", {**batches, "test_batch": python2_batch(test, tests)})
+    check_equal(load_dataset("cifar10", data_dir=tmp_path), (train, labels, test, tests))
 
 
 def test_svhn_mat_files(tmp_path: Path) -> None:

@@ -153,10 +153,9 @@ def _index_of_names(samples: Samples, names: Sequence[str]) -> np.ndarray:
 def _whole_numbers(samples: Samples) -> np.ndarray:
     labels = samples.labels
     if labels.dtype.kind == "f":
-        if np.isnan(labels).any():
-            raise FedGAError(
-                f"{samples.where} has {int(np.isnan(labels).sum())} labels that are NaN: label or remove them"
-            )
+        bad = int((~np.isfinite(labels)).sum())
+        if bad:
+            raise FedGAError(f"{samples.where} has {bad} labels that are NaN or infinite: label or remove them")
         odd = labels[labels != np.rint(labels)]
         if len(odd):
             raise FedGAError(

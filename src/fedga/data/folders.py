@@ -94,7 +94,8 @@ def _by_class(root: Path) -> Listing:
 
 
 def _subfolders(root: Path) -> Sequence[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    with reading(root, "a folder"):
+        return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def tiny_imagenet(root: Path) -> PictureFolder:

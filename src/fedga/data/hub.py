@@ -52,6 +52,8 @@ def download(source: Source, folder: Path, *, endpoint: str | None = None) -> No
 
 
 def _library() -> Any:
+    """huggingface_hub, without its telemetry unless the user has asked for it: only the files are to be requested."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     return optional("huggingface_hub", "huggingface_hub", _PURPOSE)
 
 

@@ -54,10 +54,10 @@ def _decode(
     progress: Progress | None,
     what: str,
 ) -> np.ndarray:
-    out = np.empty((0, 0, 0, channels or 0), dtype=np.uint8)
+    out = np.empty((0, channels or 1, 0, 0), dtype=np.uint8)
     expected = channels
-    first = ""
-    for i, (name, data) in enumerate(pictures):
+    first, done = "", 0
+    for name, data in pictures:
         with reading(name, "a picture"):
             picture = pillow.open(io.BytesIO(data), formats=_FORMATS)
             picture.load()
@@ -70,17 +70,23 @@ def _decode(
         if picture.mode != mode:
             picture = picture.convert(mode)
         width, height = picture.size
-        if i == 0:
-            out, first = np.empty((count, height, width, expected), dtype=np.uint8), name
-        elif (height, width) != out.shape[1:3]:
+        if done == 0:
+            out, first = np.empty((count, expected, height, width), dtype=np.uint8), name
+        elif (height, width) != out.shape[2:]:
             raise FedGAError(
-                f"{name} is {width}x{height} pixels while {first} is {out.shape[2]}x{out.shape[1]}: bring all pictures "
+                f"{name} is {width}x{height} pixels while {first} is {out.shape[3]}x{out.shape[2]}: bring all pictures "
                 "to one size"
             )
-        out[i] = np.frombuffer(picture.tobytes(), dtype=np.uint8).reshape(out.shape[1:])
-        if progress is not None and ((i + 1) % _REPORT_EVERY == 0 or i + 1 == count):
-            progress(what, i + 1, count)
-    return np.ascontiguousarray(out.transpose(0, 3, 1, 2))
+        pixels = np.frombuffer(picture.tobytes(), dtype=np.uint8).reshape(height, width, expected)
+        out[done] = pixels.transpose(2, 0, 1)
+        done += 1
+        if progress is not None and (done % _REPORT_EVERY == 0 or done == count):
+            progress(what, done, count)
+    if done != count:
+        raise FedGAError(
+            f"{what} found {done} pictures where {count} were promised: replace the file by an intact copy"
+        )
+    return out
 
 
 def _channels(name: str, mode: str) -> int:

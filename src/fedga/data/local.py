@@ -53,6 +53,8 @@ def find(
                 found = finder(source, root, options)
             except IncompleteCopyError as error:
                 incomplete = incomplete or error
+            except PermissionError as error:
+                raise FedGAError(f"{error.filename} may not be read: check its permissions") from error
             else:
                 if found is not None:
                     return found

@@ -91,11 +91,18 @@ class _CifarUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
             return np.empty(0).__reduce__()[0]
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
+        if module == "numpy" and name == "ndarray":
+            return np.ndarray
+        if module == "numpy" and name == "dtype":
+            return _dtype
         if module == "_codecs" and name == "encode":  # how Python 3 writes bytes into an old-protocol pickle
             return _encode
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a CIFAR batch does not need")
+
+
+def _dtype(kind: str | bytes, align: int = 0, copy: int = 0) -> np.dtype[Any]:
+    """Python 2 wrote the flags as 0 and 1, at which numpy now warns."""
+    return np.dtype(kind.decode() if isinstance(kind, bytes) else kind, align=bool(align), copy=bool(copy))
 
 
 def _encode(text: str, encoding: str) -> bytes:

@@ -190,7 +190,7 @@ def make_federation(
     if not isinstance(classes_per_client, Integral) or classes_per_client < 1:
         raise FedGAError(f"classes_per_client is {classes_per_client}: give a whole number of at least 1")
     clients = _natural_clients(dataset, clients) if partition == "natural" else _check_clients(dataset, clients)
-    deal = Deal(dataset, clients, concentration, int(classes_per_client), numpy_generator(seed, "partition"))
+    deal = Deal(dataset, clients, concentration, int(classes_per_client), numpy_generator(int(seed), "partition"))
     indices, sizes = PARTITIONS[partition](deal)
     _check_nobody_empty(deal, partition, sizes)
     offsets = np.concatenate([[0], np.cumsum(sizes)])

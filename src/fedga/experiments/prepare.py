@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,6 @@ class Preparation:
         self._federations: dict[tuple[Any, ...], Federation] = {}
         for spec in specs:
             make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
-        self.fingerprints = {spec.run_id: self.dataset(spec).fingerprint for spec in specs}
         for spec in {(s.dataset, s.model, s.norm): s for s in specs}.values():
             self._check_model(spec)
         for spec in specs:
@@ -79,13 +79,24 @@ class Preparation:
                 alpha=spec.alpha,
                 classes_per_client=spec.classes_per_client,
             )
-        federation = self._federations[key]
-        if spec.active > federation.num_clients:
-            raise FedGAError(
-                f"--active {spec.active} is more than the {federation.num_clients} clients that --partition "
-                f"{spec.partition} gives: use --active {federation.num_clients} or fewer"
-            )
-        return federation
+        return self._federations[key]
+
+    def fit_active(self, specs: Sequence[RunSpec], chosen: bool) -> list[RunSpec]:
+        """The specs with no more active clients than their data bring; an error where the user ``chose`` the number."""
+        fitted = []
+        for spec in specs:
+            clients = self.federation(spec).num_clients
+            if spec.active > clients and chosen:
+                raise FedGAError(
+                    f"--active {spec.active} is more than the {clients} clients that --partition {spec.partition} "
+                    f"gives: use --active {clients} or fewer"
+                )
+            fitted.append(replace(spec, active=min(spec.active, clients)))
+        return fitted
+
+    def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]:
+        """Content hash of every run's data, by run id."""
+        return {spec.run_id: self.dataset(spec).fingerprint for spec in specs}
 
     def lane(self, spec: RunSpec) -> Lane:
         dataset = self.dataset(spec)

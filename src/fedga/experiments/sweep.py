@@ -70,7 +70,7 @@ def run_sweep(
     """
     observer = observer or Observer()
     preparation = preparation or Preparation(specs, data_dir)
-    runs = store.register(specs, preparation.fingerprints, axes)
+    runs = store.register(specs, preparation.fingerprints(specs), axes)
     by_id = {run.run_id: run.spec for run in runs}
     store.create_groups(_stack([run.spec for run in runs if not run.finished], preparation, device))
     data: dict[int, DeviceData] = {}

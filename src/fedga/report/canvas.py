@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedga.report.style import FONT, LARGE, MUTED, SMALL, LineStyle
+from fedga.report.style import FONT, LARGE, MUTED, SMALL
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _EDGE = 0.15
 _LEADING = 1.35
+_LEADER = {"arrowstyle": "-", "lw": 0.7, "shrinkA": 1, "shrinkB": 1, "relpos": (0, 0.5)}
 _HANDLE = 0.55  # inches of a legend's line with the space after it
 
 
@@ -76,7 +78,7 @@ def compose(
     *,
     title: str = "",
     subtitle: str = "",
-    legend: Sequence[tuple[str, LineStyle]] = (),
+    legend: Sequence[Artist] = (),
     caption: str = "",
     least_width: float = 5.0,
 ) -> tuple[Figure, list[Axes]]:
@@ -91,7 +93,7 @@ def compose(
     title_lines = wrap(title, inner, LARGE, bold=True) if title else []
     subtitle_lines = wrap(subtitle, inner, FONT) if subtitle else []
     caption_lines = wrap(caption, inner, SMALL) if caption else []
-    per_row = _legend_columns([label for label, _ in legend], inner)
+    per_row = _legend_columns([str(handle.get_label()) for handle in legend], inner)
     legend_rows = -(-len(legend) // per_row)
     heights = (
         _lines(title_lines, LARGE) + _lines(subtitle_lines, FONT) + (0.1 if title_lines or subtitle_lines else 0),
@@ -137,14 +139,8 @@ def _legend_columns(labels: Sequence[str], width: float) -> int:
     return -(-len(labels) // -(-len(labels) // most))  # as even as the number of rows allows
 
 
-def _draw_legend(figure: Figure, legend: Sequence[tuple[str, LineStyle]], per_row: int, top: float) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], label=label, marker=style.marker, markersize=6, **style.keywords()) for label, style in legend
-    ]
-    rows = -(-len(handles) // per_row)
-    in_rows = [handles[row * per_row + column] for column in range(per_row) for row in range(rows) if row * per_row + column < len(handles)]
+def _draw_legend(figure: Figure, handles: Sequence[Artist], per_row: int, top: float) -> None:
+    in_rows = [handle for column in range(per_row) for handle in handles[column::per_row]]  # filled column by column
     width, height = figure.get_size_inches()
     figure.legend(
         handles=in_rows,
@@ -203,5 +199,5 @@ def label_ends(axes: Axes, ends: Sequence[LineEnd], size: float = SMALL) -> None
             size=size,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": end.color, "lw": 0.7, "shrinkA": 0, "shrinkB": 1} if bent else None,
+            arrowprops=dict(_LEADER, color=end.color) if bent else None,
         )

@@ -79,9 +79,20 @@ class LineStyle:
     marker: str
     line: Any  # what matplotlib takes as linestyle
     width: float
+    filled: bool = True  # the marker
 
     def keywords(self) -> dict[str, Any]:
-        return {"color": self.color, "linestyle": self.line, "linewidth": self.width}
+        """What matplotlib's lines take."""
+        return {
+            "color": self.color,
+            "linestyle": self.line,
+            "linewidth": self.width,
+            "marker": self.marker,
+            "markersize": 9 if self.marker == "*" else 6,
+            "markeredgecolor": self.color if not self.filled else "white",
+            "markeredgewidth": 1.2 if not self.filled else 0.6,
+            "markerfacecolor": "white" if not self.filled else self.color,
+        }
 
 
 def base_name(algorithm: str) -> str:
@@ -118,7 +129,7 @@ def line_style(algorithm: str, preset: str = "", *, variant: int = 0, averaged: 
     marker = _ALGORITHMS[name][2] if name in _ALGORITHMS else _OTHER_MARKERS[_place(name)]
     color = shade(algorithm_color(algorithm), (0.0, 0.45, -0.4, 0.65, -0.65)[variant % 5])
     if averaged:
-        return LineStyle(shade(color, 0.35), marker, _AVERAGED_LINE, 2.0)
+        return LineStyle(shade(color, 0.35), marker, _AVERAGED_LINE, 2.0, filled=False)
     return LineStyle(color, marker, _PRESET_LINES.get(preset, "-"), 1.8)
 
 

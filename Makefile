@@ -1,0 +1,36 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Each sets up .venv itself when it is not there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check format bench clean
+
+demo: $(READY)  ## FedAvg against FedGA on digits that ship with scikit-learn: a table, and pictures in demo/
+	$(BIN)/fedga run --out demo
+
+test: check  ## everything CI runs
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## lint, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## one round of the paper's MNIST setting against a plain PyTorch loop
+	$(BIN)/python benchmarks/round.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Made in place and marked ready only at the end, so that an interrupted set-up starts over.
+$(READY): pyproject.toml constraints.txt
+	rm -f $(READY)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)

@@ -1,0 +1,115 @@
+"""Live progress of a sweep: a bar, the rounds, and how accurate each algorithm is by now."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fedga.cli.console import err, say
+from fedga.experiments.spec import RunSpec
+from fedga.experiments.sweep import Observer
+from fedga.simulation.engine import LaneRound
+
+LOG_EVERY_S = 10.0  # where there is no terminal to draw on
+
+
+class StopRequest:
+    """The first Ctrl-C lets the round finish and saves it; the second one stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        say("stopping after this round; press Ctrl-C again to stop at once")
+
+    @contextmanager
+    def listening(self) -> Iterator[StopRequest]:
+        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class SweepProgress:
+    """Turns what a sweep reports into a bar; on a plain stream, into a line now and then."""
+
+    def __init__(self, specs: Sequence[RunSpec], finished: int, stop: StopRequest, console: Console = err) -> None:
+        self.console, self.stop = console, stop
+        self.total = sum(spec.rounds for spec in specs)
+        self.bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("rounds"),
+            TimeRemainingColumn(),
+            TextColumn("[cyan]{task.fields[accuracy]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task: TaskID = self.bar.add_task("training", total=self.total, completed=finished, accuracy="")
+        self.done, self.logged = finished, time.monotonic()
+        self.latest: dict[str, tuple[str, float]] = {}
+
+    def observer(self) -> Observer:
+        return Observer(self._started, self._advanced, self._noticed, self.stop)
+
+    def _started(self, specs: Sequence[RunSpec], rounds: int) -> None:
+        if rounds:
+            say(f"continuing {len(specs)} runs after round {rounds}")
+            self.done += rounds * len(specs)
+        self.latest = {}
+
+    def _advanced(self, specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
+        for spec, result in zip(specs, rounds, strict=True):
+            self.done += 1
+            if result.metrics is not None:
+                label = f"{spec.algorithm}{'+' + spec.preset if spec.preset else ''}"
+                self.latest[spec.run_id] = (label, result.metrics["accuracy"])
+            if result.diverged:
+                self.done += spec.rounds - result.round
+                say(f"{spec.algorithm} with seed {spec.seed} diverged in round {result.round}; the other runs go on")
+        self.bar.update(self.task, completed=self.done, accuracy=self._accuracies())
+        if not self.console.is_terminal and time.monotonic() - self.logged > LOG_EVERY_S:
+            self.logged = time.monotonic()
+            say(f"{self.done} of {self.total} rounds; accuracy {self._accuracies()}")
+
+    def _accuracies(self) -> str:
+        """The mean over the runs of every algorithm; no more of them than fit on a line."""
+        by_label: dict[str, list[float]] = {}
+        for label, accuracy in self.latest.values():
+            by_label.setdefault(label, []).append(accuracy)
+        parts = [f"{label} {sum(values) / len(values):.3f}" for label, values in by_label.items()]
+        return "  ".join(parts[:4]) + (" …" if len(parts) > 4 else "")
+
+    def _noticed(self, text: str) -> None:
+        say(text)
+
+
+@contextmanager
+def decoding(console: Console = err) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each file of pictures that is decoded for the first time."""
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
+
+        yield show

@@ -1,0 +1,171 @@
+"""`fedga run`: settings in, a trained and evaluated grid of runs out."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedga.cli.console import err, out, say
+from fedga.experiments.grid import Sweep, build_sweep, parse_list
+from fedga.experiments.spec import SETTINGS, RunSpec
+
+PANELS = {
+    "What to run": ("algorithm", "preset", "seed", "rounds"),
+    "Data and clients": (
+        *("dataset", "alpha", "partition", "clients", "active", "standardize"),
+        *("client_column", "label_column", "classes_per_client"),
+    ),
+    "Local training": (
+        *("model", "norm", "local_epochs", "batch_size", "optimizer", "lr", "lr_schedule"),
+        *("momentum", "weight_decay", "clip"),
+    ),
+    "Server": ("server", "server_rate", "server_average", "aggregation"),
+    "Evaluation": ("evaluate_every", "diagnose_every"),
+}
+
+
+def _run(
+    settings: Mapping[str, str | None],
+    config: Path | None,
+    data_dir: Path | None,
+    device: str,
+    out_dir: Path | None,
+    threads: int | None,
+    pictures: bool,
+) -> None:
+    given = {name: None if text is None else parse_list(name, text) for name, text in settings.items()}
+    sweep = build_sweep(_canonical(given), config)
+    program = sweep.program
+    data_dir = data_dir or (Path(program["data_dir"]) if "data_dir" in program else None)
+    device = device if device != "auto" else program.get("device", "auto")
+    out_dir = out_dir or (Path(program["out"]) if "out" in program else default_folder(sweep.runs))
+
+    import torch  # only now: bad settings are refused without waiting for torch
+
+    from fedga.cli.progress import StopRequest, SweepProgress, decoding
+    from fedga.experiments.prepare import Preparation, choose_device
+    from fedga.experiments.store import Store
+    from fedga.experiments.sweep import Interrupted, run_sweep
+    from fedga.report.tables import settings_table
+
+    where = choose_device(device)
+    with decoding() as progress:
+        preparation = Preparation(sweep.runs, data_dir, progress)
+    specs = preparation.fit_active(sweep.runs, chosen=_user_chose(sweep, "active"))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    err.print(settings_table(sweep.provenance))
+    say(f"{len(specs)} runs on {where}; results go to {out_dir}")
+
+    with Store(out_dir) as store, StopRequest().listening() as stop:
+        runs = store.register(specs, preparation.fingerprints(specs), sweep.axes)
+        finished = sum(run.spec.rounds for run in runs if run.finished)
+        if finished:
+            say(f"{sum(run.finished for run in runs)} of them are finished already")
+        shown = SweepProgress(specs, finished, stop)
+        with shown.bar:
+            try:
+                run_sweep(specs, store, where, axes=sweep.axes, observer=shown.observer(), preparation=preparation)
+            except Interrupted:
+                say(f"stopped; everything so far is in {out_dir}, and the same command continues")
+                raise typer.Exit(130) from None
+    _show(out_dir, {spec.run_id for spec in specs}, pictures)
+
+
+def _canonical(given: dict[str, list[Any] | None]) -> dict[str, list[Any] | None]:
+    """Data sets under their one name, however they were spelt, since presets and results go by it."""
+    from fedga.data.catalog import find_source
+
+    if given.get("dataset"):
+        names = [(find_source(str(name)), name) for name in given["dataset"] or []]
+        given = given | {"dataset": [source.name if source else name for source, name in names]}
+    return given
+
+
+def default_folder(specs: Sequence[RunSpec]) -> Path:
+    """A folder of its own for every set of runs, the same for the same command: giving it again continues."""
+    digest = hashlib.sha256("".join(sorted(spec.run_id for spec in specs)).encode()).hexdigest()
+    names = "-".join(dict.fromkeys(Path(spec.dataset).stem for spec in specs))
+    return Path("runs") / f"{names}-{digest[:8]}"
+
+
+def _user_chose(sweep: Sweep, setting: str) -> bool:
+    sources = [line.source for line in sweep.provenance if line.setting == setting]
+    return not all(source.startswith(("preset", "default")) for source in sources)
+
+
+def _show(folder: Path, run_ids: set[str], pictures: bool) -> None:
+    from fedga.cli.summary import draw_pictures, print_summary
+
+    print_summary(folder, run_ids, out)
+    if pictures:
+        draw_pictures(folder, run_ids)
+
+
+def _parameter(name: str, panel: str) -> inspect.Parameter:
+    setting = SETTINGS[name]
+    option = typer.Option(setting.flag, help=setting.help, show_default=False, rich_help_panel=panel, metavar="LIST")
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+_PROGRAM = "Program"
+
+
+def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with one option per setting of a run: flag, TOML key, column and field share one name."""
+    listed = [_parameter(name, panel) for panel, names in PANELS.items() for name in names]
+    own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "settings"]
+
+    def command(**values: Any) -> None:
+        settings = {name: values.pop(name) for name in SETTINGS}
+        function(settings=settings, **values)
+
+    parameters = [*listed, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = function.__doc__
+    return command
+
+
+@_with_settings
+def command(
+    settings: dict[str, str | None],
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="TOML file with the same names as the flags.", rich_help_panel=_PROGRAM),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", help="Folder with data files.", envvar="FEDGA_DATA", rich_help_panel=_PROGRAM),
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.", rich_help_panel=_PROGRAM)
+    ] = "auto",
+    out_dir: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for results; the same one continues.", rich_help_panel=_PROGRAM),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="CPU threads.", rich_help_panel=_PROGRAM)
+    ] = None,
+    pictures: Annotated[
+        bool, typer.Option("--pictures/--no-pictures", help="Draw figures at the end.", rich_help_panel=_PROGRAM)
+    ] = True,
+) -> None:
+    """Train and compare algorithms on one machine.
+
+    With no arguments: FedAvg against FedGA on handwritten digits that ship with scikit-learn, each in the paper's
+    setting and in the strong one. Every flag takes a comma list, and lists make a grid; seeds may be a range:
+
+        fedga run --dataset mnist --preset paper --algorithm fedavg,fedga --alpha 0.05,0.1,1 --seeds 0-4
+
+    A run that was stopped, by Ctrl-C or a crash, goes on where it was when the same command is given again.
+    """
+    _run(settings, config, data_dir, device, out_dir, threads, pictures)

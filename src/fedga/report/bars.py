@@ -1,0 +1,117 @@
+"""What a round of local training costs the clients: accuracy lost on frequent, rare and missing classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedga.errors import FedGAError
+from fedga.report.canvas import Cell, compose
+from fedga.report.curves import Curve, deviation, mean
+from fedga.report.lines import seeds_text
+from fedga.report.series import Panel, Series, make_panels
+from fedga.report.style import MUTED, SMALL, TEXT, drawing, line_style, shade
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+KINDS = {
+    "forgetting_frequent": "frequent\nclasses",
+    "forgetting_rare": "rare\nclasses",
+    "forgetting_missing": "missing\nclasses",
+}
+_CAPTION = (
+    "Drop of the test accuracy of a client's classes from the model it received to the one it returns; above 0 it "
+    "forgot. Missing: it holds no sample of the class; frequent: at least its mean count; rare: in between."
+)
+
+
+def forgetting_bars(curves: Sequence[Curve], *, title: str = "") -> Figure:
+    """Accuracy that a round of local training takes from the clients' frequent, rare and missing classes.
+
+    A bar is the mean over the examined rounds, then over seeds; its whisker the standard deviation over seeds.
+    """
+    panels = forgetting_panels(curves)
+    if not panels:
+        raise FedGAError("there is no forgetting to draw: no run has looked at its active clients yet")
+    with drawing():
+        bars = max(len(panel.series) for panel in panels)
+        columns = min(len(panels), 2)
+        cell = Cell(max(3.6, 0.36 * (3 * bars + 2)) if len(panels) > 1 else max(5.6, 0.5 * (3 * bars + 2)), 2.7, bottom=0.5)
+        heading = title or ("" if len(panels) > 1 else f"Accuracy lost in a round of local training: {panels[0].title}")
+        caption = f"{_CAPTION} Mean over the examined rounds and {seeds_text(panels)}."
+        legend = bar_legend(panels)
+        rows = -(-len(panels) // columns)
+        figure, axes = compose(rows, columns, cell, title=heading, legend=legend, caption=caption)
+        for at, panel in zip(axes, panels, strict=False):
+            draw_forgetting(at, panel, tuple(KINDS))
+            at.set_title(panel.title if len(panels) > 1 else "")
+        for at in axes[len(panels) :]:
+            at.set_visible(False)
+    return figure
+
+
+def forgetting_panels(curves: Sequence[Curve]) -> list[Panel]:
+    """The series in which active clients were examined."""
+    panels = []
+    for panel in make_panels(curves):
+        series = tuple(series for series in panel.series if any(np.isfinite(per_seed(series, kind)).any() for kind in KINDS))
+        if series:
+            panels.append(Panel(panel.dataset, panel.alpha, series))
+    return panels
+
+
+def per_seed(series: Series, kind: str) -> np.ndarray:
+    """Mean over the examined rounds of every sound run, ``[runs]``."""
+    return np.array([curve.over_rounds(kind) for curve in series.sound])
+
+
+def draw_forgetting(axes: Axes, panel: Panel, kinds: Sequence[str]) -> None:
+    """Groups of bars, one per kind of class; their heights are written on them."""
+    number = len(panel.series)
+    width = 0.84 / number
+    for place, series in enumerate(panel.series):
+        at = np.arange(len(kinds)) + (place - (number - 1) / 2) * width
+        height = np.array([mean(per_seed(series, kind)) for kind in kinds])
+        whisker = np.array([deviation(per_seed(series, kind)) for kind in kinds])
+        style = _bar_style(series)
+        axes.bar(at, height, 0.92 * width, label=series.label, **style)
+        known = np.isfinite(height)
+        axes.errorbar(at[known], height[known], np.nan_to_num(whisker[known]), fmt="none", ecolor=TEXT, elinewidth=0.9)
+        for x, y, error in zip(at, height, np.nan_to_num(whisker), strict=True):
+            if np.isfinite(y):
+                edge = y + error if y >= 0 else y - error
+                offset = (0, 2) if y >= 0 else (0, -2)
+                axes.annotate(
+                    f"{y:.2f}".replace("-0.00", "0.00").replace("-", "−"),
+                    (x, edge),
+                    offset,
+                    textcoords="offset points",
+                    ha="center",
+                    va="bottom" if y >= 0 else "top",
+                    size=SMALL if number <= 6 else 0.78 * SMALL,
+                )
+    axes.axhline(0, color=MUTED, linewidth=0.8)
+    axes.margins(y=0.12)
+    axes.grid(axis="x", visible=False)
+    axes.set_xticks(range(len(kinds)), [KINDS[kind] for kind in kinds])
+    axes.tick_params(axis="x", length=0, labelcolor=TEXT)
+    axes.set_ylabel("accuracy lost")
+
+
+def bar_legend(panels: Sequence[Panel]) -> list[Patch]:
+    from matplotlib.patches import Patch
+
+    entries = {series.label: _bar_style(series) for panel in panels for series in panel.series}
+    return [Patch(label=label, **style) for label, style in entries.items()]
+
+
+def _bar_style(series: Series) -> dict[str, object]:
+    color = line_style(series.algorithm, series.preset, variant=series.variant).color
+    if series.preset == "strong":
+        return {"facecolor": shade(color, 0.55), "edgecolor": color, "hatch": "////", "linewidth": 0.8}
+    return {"facecolor": color, "edgecolor": color, "linewidth": 0.8}

@@ -1,0 +1,250 @@
+"""Curves over rounds: accuracy and error asymmetry, seeds as a line with a band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedga.errors import FedGAError
+from fedga.report.canvas import Cell, LineEnd, compose, label_ends, text_width
+from fedga.report.curves import Curve, deviation, mean, median
+from fedga.report.series import Panel, Series, make_panels
+from fedga.report.style import BAND, MUTED, SMALL, LineStyle, drawing, line_style, shade
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+AVERAGED = ", averaged model"
+METRIC_NAMES = {
+    "accuracy": "test accuracy",
+    "macro_f1": "macro F1",
+    "balanced_accuracy": "balanced accuracy",
+    "loss": "test loss",
+}
+_MARKERS = 7  # per line
+
+
+def accuracy_curves(curves: Sequence[Curve], *, metric: str = "accuracy", title: str = "") -> Figure:
+    """Accuracy (or another metric of the global model) over rounds: one panel per data set and α.
+
+    The line is the mean over seeds, the band their standard deviation. The model averaged over rounds on the server is
+    a second, dotted line. A run that diverged is a thin line that ends in a cross, and counts in no mean.
+    """
+    panels = _panels_with(curves, (metric, f"averaged_{metric}"))
+    with drawing():
+        alone = len(panels) == 1
+        legend = [] if alone else _legend(panels, metric)
+        room = max(text_width(end, SMALL) for panel in panels for end in _end_texts(panel, metric, alone)) + 0.3
+        cell = Cell(5.6, 3.9, right=room, top=0.15) if alone else Cell(2.75, 2.3, right=room)
+        rows, columns = _grid(panels)
+        caption = curves_caption(panels, metric)
+        heading = title or (panels[0].title if alone else "")
+        figure, axes = compose(rows, columns, cell, title=heading, legend=legend, caption=caption)
+        for at, panel in zip(axes, panels, strict=False):
+            draw_accuracy(at, panel, metric, names=alone)
+            at.set_title("" if alone else panel.title)
+        _hide_unused(axes, len(panels))
+    return figure
+
+
+def ea_ratio_curves(curves: Sequence[Curve], *, title: str = "") -> Figure:
+    """Error asymmetry over rounds on a logarithmic scale: of the global model, and of the active clients' own models.
+
+    The ratio has a heavy tail, so the line is the median over seeds and the band goes from the lowest to the highest.
+    """
+    columns = {"ea_ratio": "global model", "client_ea_ratio": "active clients after local training"}
+    panels = _panels_with(curves, tuple(columns))
+    measured = [metric for metric in columns if _measured(panels, metric)]
+    with drawing():
+        caption = f"1 is unbiased. Median over {seeds_text(panels)}, band from the lowest to the highest seed."
+        caption += _diverged_text(panels)
+        legend = _legend(panels, "ea_ratio")
+        cell = Cell(3.7, 2.5, left=0.75)
+        heading = title or ("" if len(panels) > 1 else f"Error asymmetry: {panels[0].title}")
+        figure, axes = compose(len(panels), len(measured), cell, title=heading, legend=legend, caption=caption)
+        for row, panel in enumerate(panels):
+            for column, metric in enumerate(measured):
+                at = axes[row * len(measured) + column]
+                _draw_ratio(at, panel, metric)
+                at.set_title(f"{panel.title}: {columns[metric]}" if len(panels) > 1 else columns[metric].capitalize())
+                at.set_ylabel("EA ratio" if column == 0 else "")
+    return figure
+
+
+def draw_accuracy(axes: Axes, panel: Panel, metric: str, *, names: bool) -> None:
+    """One panel's lines, limits and end labels; ``names`` puts the series' name beside its last value."""
+    ends: list[LineEnd] = []
+    seen: list[np.ndarray] = []
+    last = max((curve.rounds[-1] for series in panel.series for curve in series.curves if len(curve.rounds)), default=1)
+    for number, series in enumerate(panel.series):
+        for name, averaged in ((metric, False), (f"averaged_{metric}", True)):
+            style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=averaged)
+            label = series.label + (AVERAGED if averaged else "")
+            rounds, middle = draw_line(axes, series, name, style, label, mean, _plus_minus, number)
+            if len(rounds):
+                seen.append(middle[rounds > 0.1 * last])
+                ends.append(LineEnd(rounds[-1], middle[-1], _end_text(label, middle[-1], names), shade(style.color, -0.25)))
+        seen += _draw_diverged(axes, series, metric)
+    axes.set_xlim(0, last)
+    axes.set_xlabel("round")
+    axes.set_ylabel(METRIC_NAMES.get(metric, metric))
+    if metric != "loss":
+        axes.set_ylim(_limits(np.concatenate(seen)))
+    label_ends(axes, ends)
+
+
+def draw_line(
+    axes: Axes,
+    series: Series,
+    metric: str,
+    style: LineStyle,
+    label: str,
+    middle: Callable[[np.ndarray], float],
+    band: Callable[[np.ndarray], tuple[float, float]],
+    number: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """A series' line with its band; the rounds that have a value, and the values."""
+    values = series.per_round(metric, middle)
+    known = np.isfinite(values)
+    rounds, values = series.rounds[known], values[known]
+    if not len(rounds):
+        return rounds, values
+    edges = np.array([band(column) for column in series.by_seed(metric).T])[known]
+    axes.fill_between(rounds, edges[:, 0], edges[:, 1], color=style.color, alpha=BAND if style.filled else BAND / 2, linewidth=0)
+    step = max(1, len(rounds) // _MARKERS)
+    every = (min(number * step // 4, len(rounds) - 1), step)
+    axes.plot(rounds, values, label=label, markevery=every, **style.keywords())
+    return rounds, values
+
+
+def _plus_minus(column: np.ndarray) -> tuple[float, float]:
+    middle, width = mean(column), deviation(column)
+    return middle - width, middle + width
+
+
+def _lowest_highest(column: np.ndarray) -> tuple[float, float]:
+    finite = column[np.isfinite(column)]
+    return (float(finite.min()), float(finite.max())) if len(finite) > 1 else (np.nan, np.nan)
+
+
+def _draw_diverged(axes: Axes, series: Series, metric: str) -> list[np.ndarray]:
+    style = line_style(series.algorithm, series.preset, variant=series.variant)
+    drawn = []
+    for curve in series.diverged:
+        values = curve.metric(metric)
+        known = np.isfinite(values)
+        rounds, values = curve.rounds[known], values[known]
+        if not len(rounds):
+            continue
+        axes.plot(rounds, values, color=style.color, linestyle=style.line, linewidth=0.9, label="_diverged")
+        axes.plot(rounds[-1:], values[-1:], "x", color=style.color, ms=9, mew=2.2, label="_cross", clip_on=False, zorder=5)
+        drawn.append(values)
+    return drawn
+
+
+def _draw_ratio(axes: Axes, panel: Panel, metric: str) -> None:
+    highest = 10.0
+    for number, series in enumerate(panel.series):
+        style = line_style(series.algorithm, series.preset, variant=series.variant)
+        _, middle = draw_line(axes, series, metric, style, series.label, median, _lowest_highest, number)
+        highest = max([highest, *middle])
+        style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=True)
+        draw_line(axes, series, f"averaged_{metric}", style, series.label + AVERAGED, median, _lowest_highest, number)
+        _draw_diverged(axes, series, metric)
+    axes.set_yscale("log")
+    axes.set_ylim(1, 20 * highest)  # a band may leave the picture: one seed in one round must not set its scale
+    axes.set_xlim(left=0)
+    axes.set_xlabel("round")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value < 1e5 else f"$10^{{{math.log10(value):.0f}}}$")
+
+
+def _limits(values: np.ndarray) -> tuple[float, float]:
+    """The range of the values once training is under way: where lines end is what is read, not how they leave chance."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return 0.0, 1.0
+    low, high = float(np.quantile(values, 0.02)), float(values.max())
+    pad = max(0.06 * (high - low), 0.005)
+    return max(0.0, low - pad), min(1.0, high + pad)
+
+
+def _end_text(label: str, value: float, names: bool) -> str:
+    return f"{value:.3f} {label}" if names else f"{value:.3f}"
+
+
+def _end_texts(panel: Panel, metric: str, names: bool) -> list[str]:
+    averaged = [series.label + AVERAGED for series in panel.series if _has(series, f"averaged_{metric}")]
+    return [_end_text(label, 0.0, names) for label in [series.label for series in panel.series] + averaged]
+
+
+def _has(series: Series, metric: str) -> bool:
+    return any(np.isfinite(curve.metric(metric)).any() for curve in series.curves)
+
+
+def _measured(panels: Sequence[Panel], metric: str) -> bool:
+    return any(_has(series, metric) for panel in panels for series in panel.series)
+
+
+def _panels_with(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
+    """The panels in which any of the metrics was measured."""
+    panels = [panel for panel in make_panels(curves) if any(_measured([panel], metric) for metric in metrics)]
+    if not panels:
+        raise FedGAError(f"there is nothing to draw: no run has a value of {' or '.join(metrics)} yet")
+    return panels
+
+
+def _legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
+    from matplotlib.lines import Line2D
+
+    entries: dict[str, LineStyle] = {}
+    for averaged in (False, True):
+        for series in (series for panel in panels for series in panel.series):
+            if not averaged or _has(series, f"averaged_{metric}"):
+                style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=averaged)
+                entries.setdefault(series.label + (AVERAGED if averaged else ""), style)
+    return [Line2D([], [], label=label, **style.keywords()) for label, style in entries.items()]
+
+
+def _grid(panels: Sequence[Panel]) -> tuple[int, int]:
+    columns = min(3, len(panels)) if len(panels) != 4 else 2
+    return -(-len(panels) // columns), columns
+
+
+def _hide_unused(axes: Sequence[Axes], used: int) -> None:
+    for at in axes[used:]:
+        at.set_visible(False)
+
+
+def seeds_text(panels: Sequence[Panel]) -> str:
+    """How many seeds the lines are made of, in words."""
+    numbers = sorted({len(series.sound) for panel in panels for series in panel.series if series.sound})
+    if not numbers or numbers == [1]:
+        return "one seed"
+    return f"{numbers[0]} seeds" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
+
+
+def curves_caption(panels: Sequence[Panel], metric: str) -> str:
+    """What lines, bands and crosses of `draw_accuracy` are, in words."""
+    seeds = seeds_text(panels)
+    caption = "One seed." if seeds == "one seed" else f"Mean over {seeds}, band: their standard deviation."
+    if _measured(panels, f"averaged_{metric}"):
+        caption += " Dotted: the model averaged over rounds on the server."
+    return caption + _diverged_text(panels)
+
+
+def _diverged_text(panels: Sequence[Panel]) -> str:
+    found = [
+        f"{series.label}{f' at {panel.title}' if len(panels) > 1 else ''} {len(series.diverged)} of {len(series.curves)}"
+        for panel in panels
+        for series in panel.series
+        if series.diverged
+    ]
+    return f" ×: runs that diverged, left out of the mean ({'; '.join(found)})." if found else ""
+
+
+__all__ = ["MUTED", "accuracy_curves", "curves_caption", "draw_accuracy", "ea_ratio_curves", "seeds_text"]

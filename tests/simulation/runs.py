@@ -1,0 +1,158 @@
+"""Small data sets and runs that many tests share, and what it means that two runs are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from fedga.algorithms import ALGORITHMS, make_algorithm
+from fedga.data.federation import Dataset, Federation
+from fedga.experiments.spec import RunSpec
+from fedga.models import build_model
+from fedga.simulation.device_data import DeviceData, Pixels
+from fedga.simulation.engine import Engine
+from fedga.simulation.lanes import Lane, LaneState
+from fedga.simulation.memory import Appetite
+from fedga.simulation.reference import Reference
+
+# In float64 two ways to compute one number differ by some 1e-15, and training multiplies that by less than a thousand.
+EXACT = {"rtol": 0.0, "atol": 1e-12}
+
+# Options that make an algorithm differ clearly from FedAvg within three rounds of a small run; others have none.
+_TELLING = {"fedprox": "fedprox:mu=0.5", "climb": "climb:dual_rate=4:epsilon=0.01"}
+TELLING = {name: _TELLING.get(name, name) for name in ALGORITHMS}
+
+
+def make_dataset(shape: tuple[int, ...] = (1, 8, 8), classes: int = 4, samples: int = 160, seed: int = 0) -> Dataset:
+    """Noisy pictures around one template per class: learnable, but not at once."""
+    generator = np.random.default_rng(seed)
+    templates = generator.integers(0, 256, (classes, *shape))
+    targets = generator.permutation(np.arange(samples) % classes)
+    noisy = templates[targets] * 0.5 + generator.integers(0, 128, (samples, *shape))
+    inputs = noisy.clip(0, 255).astype(np.uint8)
+    cut = samples * 3 // 4
+    names = tuple(str(label) for label in range(classes))
+    return Dataset("made", inputs[:cut], targets[:cut], inputs[cut:], targets[cut:], names, fingerprint="made")
+
+
+def make_federation(dataset: Dataset, sizes: Sequence[int], seed: int | None = None) -> Federation:
+    """Clients of the given sizes: most of them without some class, or, with a seed, dealt at random."""
+    order = np.argsort(dataset.train_targets, kind="stable")
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(order)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Federation(dataset, order[: offsets[-1]], offsets)
+
+
+def make_uneven_federation(dataset: Dataset, clients: int = 6, seed: int = 0) -> Federation:
+    """Clients of clearly unequal size, most of them without some class."""
+    sizes = np.random.default_rng(seed).integers(3, 2 * len(dataset.train_targets) // clients - 3, clients)
+    return make_federation(dataset, (sizes * len(dataset.train_targets) / sizes.sum()).astype(int).clip(min=2))
+
+
+def make_even_federation(dataset: Dataset, clients: int = 4, per_class: int = 6) -> Federation:
+    """Every client holds the same number of samples of every class."""
+    by_class = [np.flatnonzero(dataset.train_targets == label) for label in range(dataset.num_classes)]
+    held = [[places[k * per_class : (k + 1) * per_class] for places in by_class] for k in range(clients)]
+    size = per_class * dataset.num_classes
+    return Federation(dataset, np.concatenate([np.concatenate(parts) for parts in held]), np.arange(clients + 1) * size)
+
+
+def make_lane(
+    dataset: Dataset, federation: Federation | None = None, model: Any = "mlp", algorithm: str = "fedavg", **settings: Any
+) -> Lane:
+    federation = federation or make_uneven_federation(dataset)
+    name = model if isinstance(model, str) else "own"
+    spec = RunSpec(
+        **{
+            "dataset": "made",
+            "partition": "iid",
+            "clients": federation.num_clients,
+            "active": 3,
+            "rounds": 5,
+            "batch_size": 8,
+            "algorithm": algorithm,
+            "model": name,
+            "diagnose_every": 2,
+        }
+        | settings
+    )
+    made = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+    network = build_model(model, dataset.input_shape, dataset.num_classes, norm=spec.norm, seed=spec.seed)
+    return Lane(spec, federation, made, network)
+
+
+def make_data(dataset: Dataset) -> DeviceData:
+    """The data set on the CPU, its pixels in torch's default dtype: float64 under the fixture of that name."""
+    data = DeviceData(dataset, torch.device("cpu"))
+    dtype = torch.get_default_dtype()
+    data.pixels = {
+        standardize: Pixels(pixels.scale.to(dtype), pixels.shift.to(dtype))
+        for standardize, pixels in data.pixels.items()
+    }
+    return data
+
+
+def make_engine(lanes: Sequence[Lane], data: DeviceData, slots: int = 1000, **more: Any) -> Engine:
+    """An engine that trains ``slots`` clients at a time: all of them, unless told otherwise."""
+    return Engine(lanes, data, appetite=Appetite(slots=slots, models=slots, samples=1000), **more)
+
+
+def train(lanes: Sequence[Lane], data: DeviceData, rounds: int, **more: Any) -> Engine:
+    engine = make_engine(lanes, data, **more)
+    for _ in range(rounds):
+        engine.run_round()
+    return engine
+
+
+def with_algorithm(lane: Lane, algorithm: str) -> Lane:
+    """The same run with another algorithm."""
+    spec = replace(lane.spec, algorithm=algorithm, algorithm_options=())
+    return replace(lane, spec=spec, algorithm=make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options)))
+
+
+def reference_state(reference: Reference, engine: Engine) -> LaneState:
+    """Everything a plain run carries from round to round, under the names the engine gives it."""
+
+    def buffers(model: torch.nn.Module) -> Tensor:
+        return engine.model.buffers.flatten(dict(model.named_buffers()))
+
+    state = {
+        "params": parameters_to_vector(reference.model.parameters()),
+        "buffers": buffers(reference.model),
+        "server_first": reference.optimizer.first[0],
+        "server_second": reference.optimizer.second[0],
+    }
+    if reference.spec.server_average:
+        state["averaged_params"] = parameters_to_vector(reference.averaged.parameters())
+        state["averaged_buffers"] = buffers(reference.averaged)
+    state |= {f"server.{name}": value for name, value in reference.state.items()}
+    for name in reference.kept[0]:
+        state[f"client.{name}"] = torch.stack([kept[name] for _, kept in sorted(reference.kept.items())])
+    return {name: value.detach() for name, value in state.items()}
+
+
+def assert_same_state(actual: LaneState, expected: LaneState, **tolerance: float) -> None:
+    """Every tensor that two runs carry from round to round, by name."""
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            actual[name], value, **(tolerance or EXACT), msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def distance(one: LaneState, other: LaneState, name: str = "params") -> float:
+    """How far two runs, or a run and its start, are apart."""
+    return (one[name] - other[name]).abs().max().item()
+
+
+def assert_same_metrics(actual: Mapping[str, float], expected: Mapping[str, float]) -> None:
+    assert actual.keys() == expected.keys()
+    # Losses and ratios are recorded in float32.
+    np.testing.assert_allclose(list(actual.values()), list(expected.values()), rtol=1e-6, atol=0)
