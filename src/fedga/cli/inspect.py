@@ -57,6 +57,7 @@ def evaluate_model(
     from fedga.simulation.memory import Appetite
     from fedga.simulation.metrics import scores
     from fedga.simulation.stacked import StackedModel
+    from fedga.simulation.workers import Workers
 
     where = choose_device(device)
     saved = load_model(model)
@@ -75,7 +76,7 @@ def evaluate_model(
     stacked = StackedModel(saved.model).to(where)
     params, buffers = stacked.flatten(saved.model)
     evaluation = evaluate(
-        stacked,
+        Workers(stacked, where),
         params[None].to(where),
         buffers[None].to(where),
         DeviceData(data, where),

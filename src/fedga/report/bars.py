@@ -24,6 +24,7 @@ KINDS = {
     "forgetting_rare": "rare\nclasses",
     "forgetting_missing": "missing\nclasses",
 }
+_MOST_WRITTEN = 9  # bars of a group: the heights of more would overlap
 _CAPTION = (
     "Drop of the test accuracy of a client's classes from the model it received to the one it returns; above 0 it "
     "forgot. Missing: it holds no sample of the class; frequent: at least its mean count; rare: in between."
@@ -40,8 +41,8 @@ def forgetting_bars(curves: Sequence[Curve], *, title: str = "") -> Figure:
         raise FedGAError("there is no forgetting to draw: no run has looked at its active clients yet")
     with drawing():
         bars = max(len(panel.series) for panel in panels)
-        columns = min(len(panels), 2)
-        cell = Cell(max(3.6, 0.36 * (3 * bars + 2)) if len(panels) > 1 else max(5.6, 0.5 * (3 * bars + 2)), 2.7, bottom=0.5)
+        columns = 2 if len(panels) > 1 and bars <= 4 else 1
+        cell = Cell(min(max(4.2, 0.42 * (3 * bars + 2)), 11.0), 2.7, top=0.36 if len(panels) > 1 else 0.15)
         heading = title or ("" if len(panels) > 1 else f"Accuracy lost in a round of local training: {panels[0].title}")
         caption = f"{_CAPTION} Mean over the examined rounds and {seeds_text(panels)}."
         legend = bar_legend(panels)
@@ -59,7 +60,9 @@ def forgetting_panels(curves: Sequence[Curve]) -> list[Panel]:
     """The series in which active clients were examined."""
     panels = []
     for panel in make_panels(curves):
-        series = tuple(series for series in panel.series if any(np.isfinite(per_seed(series, kind)).any() for kind in KINDS))
+        series = tuple(
+            series for series in panel.series if any(np.isfinite(per_seed(series, kind)).any() for kind in KINDS)
+        )
         if series:
             panels.append(Panel(panel.dataset, panel.alpha, series))
     return panels
@@ -78,12 +81,12 @@ def draw_forgetting(axes: Axes, panel: Panel, kinds: Sequence[str]) -> None:
         at = np.arange(len(kinds)) + (place - (number - 1) / 2) * width
         height = np.array([mean(per_seed(series, kind)) for kind in kinds])
         whisker = np.array([deviation(per_seed(series, kind)) for kind in kinds])
-        style = _bar_style(series)
+        style = bar_style(series)
         axes.bar(at, height, 0.92 * width, label=series.label, **style)
         known = np.isfinite(height)
         axes.errorbar(at[known], height[known], np.nan_to_num(whisker[known]), fmt="none", ecolor=TEXT, elinewidth=0.9)
         for x, y, error in zip(at, height, np.nan_to_num(whisker), strict=True):
-            if np.isfinite(y):
+            if np.isfinite(y) and number <= _MOST_WRITTEN:
                 edge = y + error if y >= 0 else y - error
                 offset = (0, 2) if y >= 0 else (0, -2)
                 axes.annotate(
@@ -93,7 +96,7 @@ def draw_forgetting(axes: Axes, panel: Panel, kinds: Sequence[str]) -> None:
                     textcoords="offset points",
                     ha="center",
                     va="bottom" if y >= 0 else "top",
-                    size=SMALL if number <= 6 else 0.78 * SMALL,
+                    size=0.85 * SMALL,
                 )
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.margins(y=0.12)
@@ -106,11 +109,11 @@ def draw_forgetting(axes: Axes, panel: Panel, kinds: Sequence[str]) -> None:
 def bar_legend(panels: Sequence[Panel]) -> list[Patch]:
     from matplotlib.patches import Patch
 
-    entries = {series.label: _bar_style(series) for panel in panels for series in panel.series}
+    entries = {series.label: bar_style(series) for panel in panels for series in panel.series}
     return [Patch(label=label, **style) for label, style in entries.items()]
 
 
-def _bar_style(series: Series) -> dict[str, object]:
+def bar_style(series: Series) -> dict[str, object]:
     color = line_style(series.algorithm, series.preset, variant=series.variant).color
     if series.preset == "strong":
         return {"facecolor": shade(color, 0.55), "edgecolor": color, "hatch": "////", "linewidth": 0.8}

@@ -57,18 +57,24 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 
 
 def wrap(text: str, width: float, size: float, bold: bool = False) -> list[str]:
-    """Lines of at most ``width`` inches, broken at spaces."""
-    lines: list[str] = []
-    for paragraph in text.splitlines():
-        line = ""
-        for word in paragraph.split(" "):
-            longer = f"{line} {word}" if line else word
-            if line and text_width(longer, size, bold) > width:
-                lines.append(line)
-                longer = word
-            line = longer
-        lines.append(line)
+    """Lines of at most ``width`` inches, broken at spaces, as few as it takes and of about equal length."""
+    lines = _break(text, width, size, bold)
+    for share in (0.6, 0.7, 0.8, 0.9):
+        narrower = _break(text, share * width, size, bold)
+        if len(narrower) == len(lines) > 1:
+            return narrower
     return lines
+
+
+def _break(text: str, width: float, size: float, bold: bool) -> list[str]:
+    lines, line = [], ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and text_width(longer, size, bold) > width:
+            lines.append(line)
+            longer = word
+        line = longer
+    return [*lines, line]
 
 
 def compose(
@@ -187,17 +193,17 @@ def label_ends(axes: Axes, ends: Sequence[LineEnd], size: float = SMALL) -> None
     kept = sorted(ends, key=lambda end: end.y, reverse=True)[:room]
     places = [axes.transAxes.inverted().transform(axes.transData.transform((end.x, end.y))) for end in kept]
     heights = spread([float(place[1]) * height for place in places], gap, 0.0, height)
-    for end, place, at in zip(kept, places, heights, strict=True):
-        start = 1.0 + 4 / (axes.get_position().width * figure.get_size_inches()[0] * 72)
-        bent = abs(at - place[1] * height) > 1.5 or place[0] < 0.995
+    moved = [abs(at - place[1] * height) > 1.5 or place[0] < 0.995 for place, at in zip(places, heights, strict=True)]
+    point = 1 / (axes.get_position().width * figure.get_size_inches()[0] * 72)
+    for end, at, leader in zip(kept, heights, moved, strict=True):
         axes.annotate(
             end.text,
             xy=(end.x, end.y),
-            xytext=(start + (start - 1) * (2.2 if bent else 0), at / height),
+            xytext=(1 + (13 if any(moved) else 4) * point, at / height),
             textcoords="axes fraction",
             color=end.color,
             size=size,
             va="center",
             annotation_clip=False,
-            arrowprops=dict(_LEADER, color=end.color) if bent else None,
+            arrowprops=dict(_LEADER, color=end.color) if leader else None,
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-AVERAGED = ", averaged model"
+AVERAGED = ", averaged"
 METRIC_NAMES = {
     "accuracy": "test accuracy",
     "macro_f1": "macro F1",
@@ -35,11 +35,11 @@ def accuracy_curves(curves: Sequence[Curve], *, metric: str = "accuracy", title:
     The line is the mean over seeds, the band their standard deviation. The model averaged over rounds on the server is
     a second, dotted line. A run that diverged is a thin line that ends in a cross, and counts in no mean.
     """
-    panels = _panels_with(curves, (metric, f"averaged_{metric}"))
+    panels = panels_with(curves, (metric, f"averaged_{metric}"))
     with drawing():
         alone = len(panels) == 1
         legend = [] if alone else _legend(panels, metric)
-        room = max(text_width(end, SMALL) for panel in panels for end in _end_texts(panel, metric, alone)) + 0.3
+        room = max(text_width(end, SMALL) for panel in panels for end in end_texts(panel, metric, names=alone)) + 0.3
         cell = Cell(5.6, 3.9, right=room, top=0.15) if alone else Cell(2.75, 2.3, right=room)
         rows, columns = _grid(panels)
         caption = curves_caption(panels, metric)
@@ -57,11 +57,11 @@ def ea_ratio_curves(curves: Sequence[Curve], *, title: str = "") -> Figure:
 
     The ratio has a heavy tail, so the line is the median over seeds and the band goes from the lowest to the highest.
     """
-    columns = {"ea_ratio": "global model", "client_ea_ratio": "active clients after local training"}
-    panels = _panels_with(curves, tuple(columns))
+    columns = {"ea_ratio": "global model", "client_ea_ratio": "active clients"}
+    panels = panels_with(curves, tuple(columns))
     measured = [metric for metric in columns if _measured(panels, metric)]
     with drawing():
-        caption = f"1 is unbiased. Median over {seeds_text(panels)}, band from the lowest to the highest seed."
+        caption = f"1 is unbiased. Active clients: mean of their models after local training. Median over {seeds_text(panels)}, band from the lowest to the highest seed."
         caption += _diverged_text(panels)
         legend = _legend(panels, "ea_ratio")
         cell = Cell(3.7, 2.5, left=0.75)
@@ -88,7 +88,9 @@ def draw_accuracy(axes: Axes, panel: Panel, metric: str, *, names: bool) -> None
             rounds, middle = draw_line(axes, series, name, style, label, mean, _plus_minus, number)
             if len(rounds):
                 seen.append(middle[rounds > 0.1 * last])
-                ends.append(LineEnd(rounds[-1], middle[-1], _end_text(label, middle[-1], names), shade(style.color, -0.25)))
+                ends.append(
+                    LineEnd(rounds[-1], middle[-1], _end_text(label, middle[-1], names), shade(style.color, -0.25))
+                )
         seen += _draw_diverged(axes, series, metric)
     axes.set_xlim(0, last)
     axes.set_xlabel("round")
@@ -115,7 +117,9 @@ def draw_line(
     if not len(rounds):
         return rounds, values
     edges = np.array([band(column) for column in series.by_seed(metric).T])[known]
-    axes.fill_between(rounds, edges[:, 0], edges[:, 1], color=style.color, alpha=BAND if style.filled else BAND / 2, linewidth=0)
+    axes.fill_between(
+        rounds, edges[:, 0], edges[:, 1], color=style.color, alpha=BAND if style.filled else BAND / 2, linewidth=0
+    )
     step = max(1, len(rounds) // _MARKERS)
     every = (min(number * step // 4, len(rounds) - 1), step)
     axes.plot(rounds, values, label=label, markevery=every, **style.keywords())
@@ -142,7 +146,9 @@ def _draw_diverged(axes: Axes, series: Series, metric: str) -> list[np.ndarray]:
         if not len(rounds):
             continue
         axes.plot(rounds, values, color=style.color, linestyle=style.line, linewidth=0.9, label="_diverged")
-        axes.plot(rounds[-1:], values[-1:], "x", color=style.color, ms=9, mew=2.2, label="_cross", clip_on=False, zorder=5)
+        axes.plot(
+            rounds[-1:], values[-1:], "x", color=style.color, ms=9, mew=2.2, label="_cross", clip_on=False, zorder=5
+        )
         drawn.append(values)
     return drawn
 
@@ -160,7 +166,9 @@ def _draw_ratio(axes: Axes, panel: Panel, metric: str) -> None:
     axes.set_ylim(1, 20 * highest)  # a band may leave the picture: one seed in one round must not set its scale
     axes.set_xlim(left=0)
     axes.set_xlabel("round")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value < 1e5 else f"$10^{{{math.log10(value):.0f}}}$")
+    axes.yaxis.set_major_formatter(
+        lambda value, _: f"{value:,.0f}" if value < 1e5 else f"$10^{{{math.log10(value):.0f}}}$"
+    )
 
 
 def _limits(values: np.ndarray) -> tuple[float, float]:
@@ -177,7 +185,7 @@ def _end_text(label: str, value: float, names: bool) -> str:
     return f"{value:.3f} {label}" if names else f"{value:.3f}"
 
 
-def _end_texts(panel: Panel, metric: str, names: bool) -> list[str]:
+def end_texts(panel: Panel, metric: str, *, names: bool) -> list[str]:
     averaged = [series.label + AVERAGED for series in panel.series if _has(series, f"averaged_{metric}")]
     return [_end_text(label, 0.0, names) for label in [series.label for series in panel.series] + averaged]
 
@@ -190,7 +198,7 @@ def _measured(panels: Sequence[Panel], metric: str) -> bool:
     return any(_has(series, metric) for panel in panels for series in panel.series)
 
 
-def _panels_with(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
+def panels_with(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
     """The panels in which any of the metrics was measured."""
     panels = [panel for panel in make_panels(curves) if any(_measured([panel], metric) for metric in metrics)]
     if not panels:

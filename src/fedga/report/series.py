@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ class Panel:
 
     @property
     def title(self) -> str:
-        return self.dataset if self.alpha is None else f"{self.dataset}, α = {self.alpha:g}"
+        name = PurePath(self.dataset).name or self.dataset  # of one's own data, which are named by their path
+        return name if self.alpha is None else f"{name}, α = {self.alpha:g}"
 
 
 def make_panels(curves: Sequence[Curve]) -> list[Panel]:
@@ -112,18 +114,29 @@ def varying_settings(series: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if len({settings.get(name) for settings in series}) > 1]
 
 
+def telling_settings(series: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of the settings in which these differ, those it takes to tell them apart: where they are, algorithm, preset first.
+
+    >>> telling_settings([{"preset": "paper", "server": "sgd"}, {"preset": "strong", "server": "momentum"}])
+    ['preset']
+    """
+    varying = varying_settings(series)
+    shown = [name for name in (*_PANEL, "preset") if name in varying]
+    shown += ["algorithm"] if any("algorithm" in settings for settings in series) else []
+    for name in varying:
+        if name not in shown and _distinct(series, [*shown, name]) > _distinct(series, shown):
+            shown.append(name)
+    return shown
+
+
+def _distinct(series: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
+    return len({tuple(settings.get(name) for name in names) for settings in series})
+
+
 def _labels(series: Sequence[Mapping[str, Any]]) -> list[str]:
     """Algorithm and preset, and of the other settings as many as it takes to tell all series apart."""
-    varying = varying_settings(series)
-    shown = ["preset"] if "preset" in varying else []
-    for name in [name for name in varying if name not in ("algorithm", "preset")]:
-        if _distinct(series, [*shown, name]) > _distinct(series, shown):
-            shown.append(name)
+    shown = [name for name in telling_settings(series) if name != "algorithm"]
     return [_label(settings, shown) for settings in series]
-
-
-def _distinct(series: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> int:
-    return len({_label(settings, shown) for settings in series})
 
 
 def _label(settings: Mapping[str, Any], shown: Sequence[str]) -> str:

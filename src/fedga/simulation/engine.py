@@ -7,8 +7,10 @@ server optimiser, pixels) is a tensor with one entry per lane, or a segment of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +22,12 @@ from fedga.simulation import schedule
 from fedga.simulation.device_data import DeviceData, FederationTable, Pixels
 from fedga.simulation.evaluation import Evaluation, evaluate
 from fedga.simulation.lanes import Lane, LaneStack, LaneState, Segment
-from fedga.simulation.local import LocalResult, Slots, SlotSegment, overrides, per_sample, train_locally
+from fedga.simulation.local import Slots, SlotSegment, overrides, per_sample, train_locally
 from fedga.simulation.memory import Appetite, is_out_of_memory
 from fedga.simulation.metrics import ClientRecord, client_records, client_scores, scores
 from fedga.simulation.optimizers import scheduled_rate
 from fedga.simulation.stacked import StackedModel
+from fedga.simulation.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,26 @@ class LaneRound:
     metrics: dict[str, float] | None  # None in rounds that are not evaluated
     clients: list[ClientRecord] = field(default_factory=list)  # in rounds in which local models are examined
     diverged: bool = False
+
+
+class Chunk(NamedTuple):
+    """Slots that train together: some places among the active clients of some lanes."""
+
+    lanes: slice
+    places: slice
+
+
+@dataclass(frozen=True)
+class TrainedChunk:
+    """What is left of a chunk: sums over the slots of each lane, and what its clients say and keep."""
+
+    chunk: Chunk
+    update: Tensor  # [lanes, parameters]
+    buffers: Tensor  # [lanes, buffers]
+    segments: list[SlotSegment]
+    reports: list[dict[str, Tensor]]
+    client_states: list[dict[str, Tensor]]
+    local_models: tuple[Tensor, Tensor] | None  # parameters and buffers of every slot, where they are examined
 
 
 class Engine:
@@ -48,12 +71,14 @@ class Engine:
         round_number: int = 0,
         states: Sequence[LaneState] | None = None,
         appetite: Appetite | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self.lanes, self.data, self.device, self.round = list(lanes), data, data.device, round_number
         self.model = StackedModel(lanes[0].model).to(self.device)
         self.stack = LaneStack(lanes, self.model, data, states)
         self.table = FederationTable([lane.federation for lane in lanes], self.device)
         self.appetite = appetite or Appetite.for_model(self.model, self.device)
+        self.workers = workers or Workers(self.model, self.device)
         self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients
         self.seeds = [lane.spec.seed for lane in lanes]
         self.weight_decay = self.stack.per_lane([lane.spec.weight_decay for lane in lanes])
@@ -80,6 +105,7 @@ class Engine:
             round_number=self.round,
             states=[states[lane] for lane in left],
             appetite=self.appetite,
+            workers=self.workers,
         )
 
     @torch.no_grad()
@@ -140,23 +166,21 @@ class Engine:
         return torch.stack(rows)
 
     def _survey_lane(self, algorithm: Algorithm, lane: int) -> Tensor:
-        federation = self.lanes[lane].federation
+        federation, data = self.lanes[lane].federation, self.data
         owner = torch.from_numpy(np.repeat(np.arange(self.num_clients), federation.sizes)).to(self.device)
         places = torch.from_numpy(federation.indices).to(self.device)
-        pixels = self.data.pixels[self.lanes[lane].spec.standardize]
-        hook = per_sample(algorithm.survey)
+        pixels = data.pixels[self.lanes[lane].spec.standardize]
+        params, buffers = self.stack.params[lane, None], self.stack.buffers[lane, None]
+        hook, no_counts = per_sample(algorithm.survey), params.new_zeros(1, data.dataset.num_classes)
+
+        def work(model: StackedModel, some: Tensor) -> Tensor:
+            logits = model.evaluate(params, buffers, pixels.apply(data.train_inputs[some]))
+            return hook(logits, data.train_targets[some][None], params.new_ones(1, len(some)), no_counts, None, {})[0]
+
+        values = torch.cat(list(self.workers.map(work, places.split(self.appetite.samples))))
         totals = torch.zeros(self.num_clients, dtype=torch.float64, device=self.device)
-        counts = torch.zeros(1, self.data.dataset.num_classes, device=self.device)
-        size = self.appetite.samples
-        for some, whose in zip(places.split(size), owner.split(size), strict=True):
-            inputs = pixels.apply(self.data.train_inputs[some])
-            logits = self.model.evaluate(
-                self.stack.params[lane : lane + 1], self.stack.buffers[lane : lane + 1], inputs
-            )
-            mask = torch.ones(1, len(some), device=self.device)
-            values = hook(logits, self.data.train_targets[some][None], mask, counts, None, {})
-            totals.index_add_(0, whose, values[0].double())
-        return (totals / torch.from_numpy(federation.sizes).to(self.device)).float()
+        totals.index_add_(0, owner, values.double())
+        return (totals / torch.from_numpy(federation.sizes).to(self.device)).to(self.model.dtype)
 
     def _train(
         self, clients: Tensor, received: list[dict[str, Tensor]], examine: bool
@@ -170,25 +194,50 @@ class Engine:
         update, buffers = torch.zeros_like(self.stack.params), torch.zeros_like(self.stack.buffers)
         reports: list[list[dict[str, Tensor]]] = [[] for _ in self.segments]
         examined: list[Evaluation] = []
-        trained = 0
-        while trained < clients.numel():
-            lanes, chosen = self._next_chunk(trained)
-            try:
-                slots = self._slots(lanes, clients[lanes, chosen], received)
-                spec = self.lanes[0].spec
-                result = train_locally(self.model, self.data, slots, spec.optimizer, spec.momentum)
-                scored = self._evaluate_slots(lanes, result) if examine else None
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or not self.appetite.halve():
-                    raise
-                continue
-            update[lanes] += _lane_sums(weights[lanes, chosen], result.params - slots.params)
-            buffers[lanes] += _lane_sums(shares[lanes, chosen], result.buffers)
-            self._collect(slots, result, reports)
-            examined += [scored] if scored else []
-            trained += len(slots.params)
-        joined = [self._by_lane(segment, parts) for segment, parts in zip(self.segments, reports, strict=True)]
+
+        def work(model: StackedModel, chunk: Chunk) -> list[TrainedChunk]:
+            return self._train_chunk(model, chunk, clients, received, shares, weights, examine)
+
+        for parts in self.workers.map(work, self._chunks()):
+            for part in parts:
+                update[part.chunk.lanes] += part.update
+                buffers[part.chunk.lanes] += part.buffers
+                for segment, report, kept in zip(part.segments, part.reports, part.client_states, strict=True):
+                    reports[segment.position].append(report)
+                    self.segments[segment.position].put(segment.lanes, segment.clients, kept)
+                if part.local_models is not None:
+                    examined.append(self._evaluate_slots(part.chunk, part.local_models))
+        joined = [self._by_lane(parts) for parts in reports]
         return update, buffers, joined, Evaluation.join(examined) if examined else None
+
+    def _train_chunk(
+        self,
+        model: StackedModel,
+        chunk: Chunk,
+        clients: Tensor,
+        received: list[dict[str, Tensor]],
+        shares: Tensor,
+        weights: Tensor,
+        examine: bool,
+    ) -> list[TrainedChunk]:
+        """Train the slots of a chunk; in two halves where memory does not reach."""
+        spec, (lanes, places) = self.lanes[0].spec, chunk
+        try:
+            slots = self._slots(lanes, clients[lanes, places], received)
+            result = train_locally(model, self.data, slots, spec.optimizer, spec.momentum)
+            update = _lane_sums(weights[lanes, places], result.params - slots.params)
+            buffers = _lane_sums(shares[lanes, places], result.buffers)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or not self.appetite.halve():
+                raise
+            smaller = self._chunks(chunk)
+            return [
+                part
+                for half in smaller
+                for part in self._train_chunk(model, half, clients, received, shares, weights, examine)
+            ]
+        models = (result.params, result.buffers) if examine else None
+        return [TrainedChunk(chunk, update, buffers, slots.segments, result.reports, result.client_states, models)]
 
     def _weights(self, clients: Tensor) -> tuple[Tensor, Tensor]:
         """Shares by sample count (or equal), and the algorithms' weights made from them: ``[lanes, active]`` each."""
@@ -201,12 +250,14 @@ class Engine:
         ]
         return shares, torch.cat(weights)
 
-    def _next_chunk(self, start: int) -> tuple[slice, slice]:
-        """The next slots to train: whole lanes if they fit, else part of one lane. ``(lanes, places among active)``."""
-        lane, place = divmod(start, self.active)
-        if place or self.appetite.slots < self.active:
-            return slice(lane, lane + 1), slice(place, min(place + self.appetite.slots, self.active))
-        return slice(lane, min(lane + self.appetite.slots // self.active, len(self.lanes))), slice(0, self.active)
+    def _chunks(self, within: Chunk | None = None) -> list[Chunk]:
+        """Slots to train together: whole lanes if they fit, else parts of one lane, in pieces of about equal size."""
+        lanes, places = within or Chunk(slice(0, len(self.lanes)), slice(0, self.active))
+        together = self.appetite.slots // self.active
+        if together and places == slice(0, self.active):
+            return [Chunk(some, places) for some in _pieces(lanes, together)]
+        each = range(lanes.start, lanes.stop)
+        return [Chunk(slice(lane, lane + 1), some) for lane in each for some in _pieces(places, self.appetite.slots)]
 
     def _slots(self, lanes: slice, clients: Tensor, received: list[dict[str, Tensor]]) -> Slots:
         spec, per_lane = self.lanes[0].spec, clients.shape[1]
@@ -249,13 +300,7 @@ class Engine:
             parts.append(SlotSegment(segment.algorithm, slots, got, kept, position, inner, chosen))
         return parts
 
-    def _collect(self, slots: Slots, result: LocalResult, reports: list[list[dict[str, Tensor]]]) -> None:
-        """Put away what the slots of a chunk report and keep."""
-        for part, report, kept in zip(slots.segments, result.reports, result.client_states, strict=True):
-            reports[part.position].append(report)
-            self.segments[part.position].put(part.lanes, part.clients, kept)
-
-    def _by_lane(self, segment: Segment, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    def _by_lane(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Reports of a segment's slots as ``[lanes, active, ...]``."""
         joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return {name: value.view(-1, self.active, *value.shape[1:]) for name, value in joined.items()}
@@ -276,10 +321,10 @@ class Engine:
         whose = list(range(len(self.lanes))) if lanes is None else lanes
         return self._evaluate(params, buffers, [self.lanes[lane].spec.standardize for lane in whose])
 
-    def _evaluate_slots(self, lanes: slice, result: LocalResult) -> Evaluation:
-        per_lane = len(result.params) // (lanes.stop - lanes.start)
-        standardized = [lane.spec.standardize for lane in self.lanes[lanes] for _ in range(per_lane)]
-        return self._evaluate(result.params, result.buffers, standardized)
+    def _evaluate_slots(self, chunk: Chunk, models: tuple[Tensor, Tensor]) -> Evaluation:
+        per_lane = chunk.places.stop - chunk.places.start
+        standardized = [lane.spec.standardize for lane in self.lanes[chunk.lanes] for _ in range(per_lane)]
+        return self._evaluate(*models, standardized)
 
     def _evaluate(self, params: Tensor, buffers: Tensor, standardized: list[bool]) -> Evaluation:
         """Models that see the same pixels are evaluated together."""
@@ -293,7 +338,7 @@ class Engine:
     def _evaluate_alike(self, params: Tensor, buffers: Tensor, pixels: Pixels) -> Evaluation:
         while True:
             try:
-                return evaluate(self.model, params, buffers, self.data, pixels, self.appetite)
+                return evaluate(self.workers, params, buffers, self.data, pixels, self.appetite)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or not self.appetite.halve():
                     raise
@@ -333,6 +378,14 @@ class Engine:
             for lane, row in zip(lanes, scores(self.evaluate(params, buffers, lanes), "averaged_"), strict=True):
                 rows[lane] = (rows[lane] or {}) | row
         return rows
+
+
+def _pieces(whole: slice, largest: int) -> Iterator[slice]:
+    """``whole`` cut into the fewest pieces of at most ``largest``, as even as can be."""
+    size = whole.stop - whole.start
+    count = -(-size // largest)
+    edges = [whole.start + size * piece // count for piece in range(count + 1)]
+    return (slice(start, stop) for start, stop in pairwise(edges))
 
 
 def _lane_sums(weights: Tensor, values: Tensor) -> Tensor:

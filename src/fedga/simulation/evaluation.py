@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor
 from fedga.simulation.device_data import DeviceData, Pixels
 from fedga.simulation.memory import Appetite
 from fedga.simulation.stacked import StackedModel
+from fedga.simulation.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,8 @@ class Evaluation:
         )
 
 
-@torch.no_grad()
 def evaluate(
-    model: StackedModel,
+    workers: Workers,
     params: Tensor,  # [models, parameters]
     buffers: Tensor,  # [models, buffers]
     data: DeviceData,
@@ -43,24 +44,38 @@ def evaluate(
     appetite: Appetite,
 ) -> Evaluation:
     """Every model on the whole test split."""
-    stacks = zip(params.split(appetite.models), buffers.split(appetite.models), strict=True)
-    return Evaluation.join([_evaluate_together(model, *stack, data, pixels, appetite.samples) for stack in stacks])
+    stacks = list(zip(params.split(appetite.models), buffers.split(appetite.models), strict=True))
+    samples = list(
+        zip(data.test_inputs.split(appetite.samples), data.test_targets.split(appetite.samples), strict=True)
+    )
+
+    def work(model: StackedModel, item: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+        return _totals(model, *item[0], *item[1], pixels, data.dataset.num_classes)
+
+    parts = workers.map(work, product(stacks, samples))
+    totals = [_add([next(parts) for _ in samples]) for _ in stacks]
+    confusion, probability, loss = (torch.cat(column) for column in zip(*totals, strict=True))
+    counts = F.one_hot(data.test_targets, data.dataset.num_classes).sum(0)
+    return Evaluation(confusion, probability / counts[:, None], (loss / len(data.test_targets)).float())
 
 
-def _evaluate_together(
-    model: StackedModel, params: Tensor, buffers: Tensor, data: DeviceData, pixels: Pixels, samples_at_once: int
-) -> Evaluation:
-    classes = data.dataset.num_classes
-    shape = (len(params), classes, classes)
-    confusion, probability = params.new_zeros(shape), params.new_zeros(shape)
-    loss = params.new_zeros(len(params), dtype=torch.float64)
-    targets = data.test_targets
-    for inputs, truth in zip(data.test_inputs.split(samples_at_once), targets.split(samples_at_once), strict=True):
-        log_probs = F.log_softmax(model.evaluate(params, buffers, pixels.apply(inputs)), dim=-1)
-        true = F.one_hot(truth, classes).to(log_probs.dtype)  # [samples, classes]
-        predicted = F.one_hot(log_probs.argmax(-1), classes).to(log_probs.dtype)  # [models, samples, classes]
-        confusion += true.T @ predicted
-        probability += true.T @ log_probs.exp()
-        loss -= (log_probs * true).sum((1, 2), dtype=torch.float64)
-    counts = F.one_hot(targets, classes).sum(0)
-    return Evaluation(confusion, probability / counts[:, None], (loss / len(targets)).float())
+@torch.no_grad()
+def _totals(
+    model: StackedModel,
+    params: Tensor,
+    buffers: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    pixels: Pixels,
+    num_classes: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over some samples: confusion counts, probabilities by true class, cross-entropy."""
+    log_probs = F.log_softmax(model.evaluate(params, buffers, pixels.apply(inputs)), dim=-1)
+    true = F.one_hot(targets, num_classes).to(log_probs.dtype)  # [samples, classes]
+    predicted = F.one_hot(log_probs.argmax(-1), num_classes).to(log_probs.dtype)  # [models, samples, classes]
+    loss = -(log_probs * true).sum((1, 2), dtype=torch.float64)
+    return true.T @ predicted, true.T @ log_probs.exp(), loss
+
+
+def _add(parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.stack(column).sum(0) for column in zip(*parts, strict=True))

@@ -8,7 +8,7 @@ import torch
 
 from fedga.simulation.stacked import StackedModel
 
-CPU_STACK_VALUES = 4_000_000  # parameters of all stacked clients: beyond this the stack falls out of the caches
+CPU_STACK_VALUES = 520_000  # parameters of all stacked clients: beyond this a stack falls out of a core's cache
 CUDA_SHARE = 0.7  # of the free memory, left to stacked clients
 BYTES_PER_VALUE = 4
 

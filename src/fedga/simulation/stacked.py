@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
@@ -53,6 +54,10 @@ class StackedModel:
         self.buffers = Layout(float_buffers(prepared))
         if any(not parameter.is_floating_point() for parameter in prepared.parameters()):
             raise FedGAError("the model has parameters that are not floating point: fedga trains float parameters only")
+
+    def copy(self) -> StackedModel:
+        """One of its own for another thread: a forward pass borrows the module for its parameters."""
+        return copy.deepcopy(self)
 
     def to(self, device: torch.device) -> StackedModel:
         self._module.to(device)

@@ -1,0 +1,132 @@
+"""What each algorithm costs and reveals beyond FedAvg, from what it declares: ``fedga algorithms``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fedga.algorithms import Algorithm, known_algorithms
+from fedga.algorithms.base import Sent
+from fedga.report.series import setting_text
+from fedga.report.style import algorithm_rank
+from fedga.report.terminal import Column, make_table
+
+_FLOAT = 4
+_NOTHING = Sent("", "1").reveals  # what a message says that reveals nothing
+
+
+def algorithms_rows(
+    num_parameters: int, num_classes: int, algorithms: Mapping[str, type[Algorithm]] | None = None
+) -> list[dict[str, Any]]:
+    """One row per algorithm. Bytes are per round and client, beyond the model that FedAvg sends both ways.
+
+    ``extra_down_bytes`` and ``extra_up_bytes`` concern active clients. A survey asks every client before each round:
+    ``survey_down_bytes`` (the model) reach each client that is not active, whose answer is ``survey_up_bytes``.
+    """
+    known = known_algorithms() if algorithms is None else algorithms
+    return [_row(name, known[name], num_parameters, num_classes) for name in sorted(known, key=algorithm_rank)]
+
+
+def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes: int) -> dict[str, Any]:
+    def total(sent: tuple[Sent, ...]) -> int:
+        return sum(one.bytes(num_classes, num_parameters) for one in sent)
+
+    survey = tuple(one for one in algorithm.uploads if one.name == "survey") if algorithm.surveys else ()
+    exchanged = (*algorithm.uploads, *algorithm.downloads)
+    learned = dict.fromkeys(one.reveals for one in exchanged if one.reveals != _NOTHING)
+    passes = ["1 per local step"] if algorithm.needs_global_logits else []
+    passes += ["1 over all data of every client"] if algorithm.surveys else []
+    passes += ["over the server's samples"] if algorithm.auxiliary_samples else []
+    return {
+        "algorithm": name,
+        "citation": algorithm.citation,
+        "extra_up_bytes": total(algorithm.uploads),
+        "extra_down_bytes": total(algorithm.downloads),
+        "survey_up_bytes": total(survey),
+        "survey_down_bytes": _FLOAT * num_parameters if algorithm.surveys else 0,
+        "extra_forward_passes": "; ".join(passes),
+        "client_keeps_bytes": total(algorithm.keeps),
+        "client_keeps": "; ".join(one.name.replace("_", " ") for one in algorithm.keeps),
+        "server_learns": "; ".join(learned),
+        "server_samples_per_class": algorithm.auxiliary_samples,
+        "options": {field.name: field.default for field in fields(algorithm)},
+    }
+
+
+def algorithms_table(
+    model_name: str,
+    num_parameters: int,
+    num_classes: int,
+    algorithms: Mapping[str, type[Algorithm]] | None = None,
+    *,
+    width: int | None = None,
+) -> Table:
+    """The rows of `algorithms_rows` for the terminal; a dash is nothing beyond FedAvg."""
+    rows = algorithms_rows(num_parameters, num_classes, algorithms)
+    columns = [
+        Column(
+            "algorithm", [Text(row["algorithm"], "bold").append(f"\n{row['citation']}", "not bold dim") for row in rows]
+        ),
+        *(
+            Column(heading, [Text(cell(row) or "–") for row in rows])
+            for heading, cell in (
+                ("extra up", _up),
+                ("extra down", _down),
+                ("extra forward passes", lambda row: row["extra_forward_passes"]),
+                ("a client keeps", _kept),
+                ("the server learns", lambda row: row["server_learns"]),
+                ("the server needs", _needed),
+                ("options", _options),
+            )
+        ),
+    ]
+    model = f"{model_name} ({num_parameters:,} parameters, {human_bytes(_FLOAT * num_parameters)})"
+    title = f"What each algorithm adds to FedAvg, which sends {model} down and up, per client and round"
+    return make_table(columns, title=title, width=width, leading=1)
+
+
+def _up(row: Mapping[str, Any]) -> str:
+    survey = row["survey_up_bytes"]
+    parts = [f"{human_bytes(survey)} from every client"] if survey else []
+    beyond = human_bytes(row["extra_up_bytes"] - survey)
+    return "; ".join([beyond, *parts] if beyond else parts)
+
+
+def _down(row: Mapping[str, Any]) -> str:
+    survey = row["survey_down_bytes"]
+    parts = [f"{human_bytes(survey)} to each client not active"] if survey else []
+    beyond = human_bytes(row["extra_down_bytes"])
+    return "; ".join([beyond, *parts] if beyond else parts)
+
+
+def _kept(row: Mapping[str, Any]) -> str:
+    return f"{row['client_keeps']} ({human_bytes(row['client_keeps_bytes'])})" if row["client_keeps"] else ""
+
+
+def _needed(row: Mapping[str, Any]) -> str:
+    number = row["server_samples_per_class"]
+    return f"{number} samples of each class" if number else ""
+
+
+def _options(row: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={setting_text(value)}" for name, value in row["options"].items())
+
+
+def human_bytes(number: int) -> str:
+    """Bytes in the decimal units of disks and networks; nothing for 0.
+
+    >>> [human_bytes(number) for number in (0, 40, 407_080, 12_000_000)]
+    ['', '40 B', '407.1 kB', '12.0 MB']
+    """
+    if number == 0:
+        return ""
+    size, unit = float(number), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,0 +1,189 @@
+"""What came out of a command: one line per algorithm and setting, over seeds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from fedga.report.curves import Curve, deviation, mean, median
+from fedga.report.series import Panel, Series, make_panels, setting_text, telling_settings
+from fedga.report.terminal import Column, least_width, make_table
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of the summary: how seeds become one number, and which of two numbers is the better."""
+
+    name: str
+    heading: str
+    high_is_good: bool = True
+    over_rounds: bool = False  # the mean over the rounds in which it was measured, instead of the last round
+    heavy_tailed: bool = False  # the median over seeds instead of their mean, without a deviation
+
+
+SUMMARY = (
+    Metric("accuracy", "accuracy"),
+    Metric("averaged_accuracy", "averaged model"),
+    Metric("macro_f1", "macro F1"),
+    Metric("balanced_accuracy", "balanced accuracy"),
+    Metric("ea_ratio", "EA ratio", high_is_good=False, heavy_tailed=True),
+    Metric("forgetting_rare", "lost on rare", high_is_good=False, over_rounds=True),
+    Metric("forgetting_missing", "lost on missing", high_is_good=False, over_rounds=True),
+)
+_NAMED = ("dataset", "alpha", "preset", "server", "algorithm")
+_COUNTS = ("round", "runs", "seeds", "diverged", "unfinished")
+_DISPENSABLE = ("balanced_accuracy", "macro_f1", "forgetting_rare", "ea_ratio")  # where the terminal is too narrow
+
+
+def summary_rows(curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY) -> list[Row]:
+    """One row per data set, α and series: its settings, how many runs it has, each metric and its deviation over seeds.
+
+    A value is None where it was never measured, a deviation also for a single seed. Diverged runs and runs behind the
+    others of their series are counted, and are in no mean: ``seeds`` says how many runs are.
+    """
+    return [_summary_row(panel, series, metrics) for panel in make_panels(curves) for series in panel.series]
+
+
+def _summary_row(panel: Panel, series: Series, metrics: Sequence[Metric]) -> Row:
+    last = max((int(curve.rounds[-1]) for curve in series.sound), default=None)
+    complete = [curve for curve in series.sound if curve.rounds[-1] == last]
+    ended = [curve for curve in series.curves if curve.diverged or (curve.status == "done" and curve in complete)]
+    row: Row = {"dataset": panel.dataset, "alpha": panel.alpha}
+    row |= {name: series.settings.get(name) for name in _NAMED[2:]}
+    others = {name: value for name, value in series.settings.items() if name not in _NAMED}
+    row |= {name: setting_text(value) if isinstance(value, tuple) else value for name, value in others.items()}
+    numbers = (last, len(series.curves), len(complete), len(series.diverged), len(series.curves) - len(ended))
+    row |= dict(zip(_COUNTS, numbers, strict=True))
+    for metric in metrics:
+        values = [
+            curve.over_rounds(metric.name) if metric.over_rounds else curve.last(metric.name) for curve in complete
+        ]
+        middle = median if metric.heavy_tailed else mean
+        row[metric.name] = _known(middle(np.array(values)))
+        if not metric.heavy_tailed:
+            row[f"{metric.name}_deviation"] = _known(deviation(np.array(values)))
+    return row
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def summary_table(curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY, *, width: int | None = None) -> Table:
+    """The summary for a terminal of ``width``: the best value of each metric, per data set and α, in bold.
+
+    What all rows share stands in the title. Metrics that no run has, and those there is no room for, are left out.
+    """
+    rows = summary_rows(curves, metrics)
+    no_settings = {*_COUNTS, *(f"{metric.name}{end}" for metric in metrics for end in ("", "_deviation"))}
+    settings = [name for name in rows[0] if name not in no_settings] if rows else []
+    telling = telling_settings([{name: row[name] for name in settings} for row in rows])
+    shown = {metric.name: metric for metric in metrics if any(row[metric.name] is not None for row in rows)}
+    left = [Column("α" if name == "alpha" else name, [Text(_setting(row[name])) for row in rows]) for name in telling]
+    right = []
+    if len({row["seeds"] for row in rows}) > 1:
+        right.append(Column("seeds", [Text(str(row["seeds"])) for row in rows], "right"))
+    if any(_note(row) for row in rows):
+        right.append(Column("note", [Text(_note(row), style="yellow") for row in rows]))
+    middle = {name: Column(metric.heading, _cells(rows, metric), "right") for name, metric in shown.items()}
+    narrow = []
+    for name in _DISPENSABLE:
+        if width is not None and name in middle and least_width([*left, *middle.values(), *right]) > width:
+            narrow.append(middle.pop(name).heading)
+    return make_table(
+        [*left, *middle.values(), *right],
+        title=_title(rows, [name for name in settings if name not in telling]),
+        caption=_caption(list(middle), narrow),
+        width=width,
+        sections=[at for at, row in enumerate(rows[:-1]) if _place(rows[at + 1]) != _place(row)],
+    )
+
+
+def _place(row: Row) -> tuple[Any, Any]:
+    return row["dataset"], row["alpha"]
+
+
+def _cells(rows: Sequence[Row], metric: Metric) -> list[Text]:
+    """The column of a metric. What is printed like the best of its data set and α is bold: ties have no winner."""
+    cells = []
+    for group in _sections(rows):
+        values = [row[metric.name] for row in group if row[metric.name] is not None]
+        finite = [value for value in values if math.isfinite(value)]
+        best = (max(finite) if metric.high_is_good else min(finite)) if finite and len(values) > 1 else math.nan
+        cells += [_cell(row, metric, number_text(best, metric.heavy_tailed)) for row in group]
+    return cells
+
+
+def _sections(rows: Sequence[Row]) -> Iterable[list[Row]]:
+    return (list(group) for _, group in itertools.groupby(rows, _place))
+
+
+def _cell(row: Row, metric: Metric, best: str) -> Text:
+    value, wide = row[metric.name], row.get(f"{metric.name}_deviation")
+    if value is None:
+        return Text("–", style="dim")
+    shown = number_text(value, metric.heavy_tailed)
+    text = Text().append(shown, style="bold" if shown == best else None)
+    return text if wide is None else text.append(f" ±{number_text(wide)}", style="dim")
+
+
+def number_text(value: float, significant: bool = False) -> str:
+    """A number for a table's cell: three decimals, or three significant digits.
+
+    >>> number_text(0.91149), number_text(-0.0001), number_text(-0.5)
+    ('0.911', '0.000', '−0.500')
+    >>> [number_text(value, significant=True) for value in (1.2345, 12.345, 1234.5, 2.5e7, float("inf"))]
+    ['1.23', '12.3', '1,234', '2e+07', '∞']
+    """
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if abs(value) >= 1e6:
+        return f"{value:.0e}"
+    digits = 3 if not significant else 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    text = f"{value:,.{digits}f}"
+    return text.replace("-", "" if float(text.replace(",", "")) == 0 else "−")
+
+
+def _note(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{row[name]} of {row['runs']} {name}" for name in ("diverged", "unfinished") if row[name])
+
+
+def _title(rows: Sequence[Row], shared: Sequence[str]) -> str:
+    if not rows:
+        return "No results yet"
+    known = {name: rows[0][name] for name in shared if rows[0][name] not in (None, "") and _same(rows, name)}
+    parts = [f"α = {value:g}" if name == "alpha" else f"{name} {_setting(value)}" for name, value in known.items()]
+    rounds = sorted({row["round"] for row in rows if row["round"] is not None})
+    parts += [f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"] if rounds else []
+    if _same(rows, "seeds"):
+        parts.append(f"{rows[0]['seeds']} seed" + "s" * (rows[0]["seeds"] != 1))
+    return ", ".join(part.removeprefix("dataset ") for part in parts)
+
+
+def _same(rows: Sequence[Row], name: str) -> bool:
+    return len({row[name] for row in rows}) == 1
+
+
+def _setting(value: Any) -> str:
+    return "–" if value in (None, "") else setting_text(value)
+
+
+def _caption(shown: Sequence[str], narrow: Sequence[str]) -> str:
+    caption = "Mean ± standard deviation over seeds. Bold: best of its data set and α."
+    if "ea_ratio" in shown:
+        caption += " EA ratio: median over seeds, 1 is unbiased."
+    if {"forgetting_rare", "forgetting_missing"} & set(shown):
+        caption += " Lost: accuracy that a round of local training takes from the classes of which a client holds few"
+        caption += " (rare) or none (missing)."
+    return caption + (f" Left out, the terminal is too narrow: {', '.join(narrow)}." if narrow else "")

@@ -1,0 +1,70 @@
+"""Tables for the terminal, and the same as plain rows for CSV and JSON: the one door to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fedga.report.costs import algorithms_rows, algorithms_table
+from fedga.report.series import setting_text
+from fedga.report.summary import SUMMARY, Metric, summary_rows, summary_table
+from fedga.report.terminal import Column, make_table
+
+if TYPE_CHECKING:
+    from fedga.experiments.grid import Provenance
+
+__all__ = [
+    "SUMMARY",
+    "Metric",
+    "algorithms_rows",
+    "algorithms_table",
+    "settings_rows",
+    "settings_table",
+    "summary_rows",
+    "summary_table",
+    "values_text",
+]
+
+
+def settings_rows(provenance: Iterable[Provenance]) -> list[dict[str, str]]:
+    """One row per setting and source: name, values as a user would type them, and where they came from."""
+    return [{"setting": line.setting, "value": values_text(line.values), "source": line.source} for line in provenance]
+
+
+def values_text(values: Sequence[Any]) -> str:
+    """Values as on a flag: whole numbers that follow each other become a range.
+
+    >>> values_text((0, 1, 2, 3)), values_text((0.1, None)), values_text((True,)), values_text((7, 8))
+    ('0-3', '0.1,none', 'true', '7,8')
+    """
+    whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+    if whole and len(values) > 2 and list(values) == list(range(values[0], values[0] + len(values))):
+        return f"{values[0]}-{values[-1]}"
+    return ",".join(setting_text(value) or "none" for value in values)
+
+
+def settings_table(provenance: Iterable[Provenance], *, width: int | None = None) -> Table:
+    """What every setting is and who decided so; what the user gave stands out, defaults step back."""
+    rows = settings_rows(provenance)
+    names = [
+        row["setting"] if at == 0 or row["setting"] != rows[at - 1]["setting"] else "" for at, row in enumerate(rows)
+    ]
+    styles = [_weight(row["source"]) for row in rows]
+    columns = [
+        Column(heading, [Text(text, style=style) for text, style in zip(texts, styles, strict=True)])
+        for heading, texts in (
+            ("setting", names),
+            ("value", [row["value"].replace(",", ", ") for row in rows]),
+            ("from", [row["source"] for row in rows]),
+        )
+    ]
+    return make_table(columns, width=width)
+
+
+def _weight(source: str) -> str:
+    if source == "default":
+        return "dim"
+    return "" if source.startswith(("default", "preset")) else "bold"

@@ -1,0 +1,61 @@
+"""Independent pieces of work on all cores of a CPU, in a fixed order of results.
+
+Clients, and parts of a test split, do not depend on each other, so each core takes whole pieces and runs them on one
+thread. Splitting single small operations over cores instead costs a barrier each, and lets the number of cores change
+the order of sums; this way the numbers are the same on any number of them. On a GPU there is one worker: the caller.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TypeVar
+
+import torch
+
+from fedga.simulation.stacked import StackedModel
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Workers:
+    """Runs ``work(model, item)``, where ``model`` is a copy that no other piece of work uses at that moment."""
+
+    def __init__(self, model: StackedModel, device: torch.device) -> None:
+        self.count = torch.get_num_threads() if device.type == "cpu" else 1
+        self._model = model
+        self._copies: SimpleQueue[StackedModel] = SimpleQueue()
+        self._pool: ThreadPoolExecutor | None = None
+        if self.count > 1:
+            for _ in range(self.count):
+                self._copies.put(model.copy())
+            self._pool = ThreadPoolExecutor(self.count, "fedga", initializer=torch.set_num_threads, initargs=(1,))
+
+    def map(self, work: Callable[[StackedModel, Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Results in the order of the items; only a few pieces ahead of what the caller has taken."""
+        if self._pool is None:
+            for item in items:
+                yield work(self._model, item)
+            return
+        ahead: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                ahead.append(self._pool.submit(self._on_a_copy, work, item))
+                if len(ahead) > 2 * self.count:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+    def _on_a_copy(self, work: Callable[[StackedModel, Item], Result], item: Item) -> Result:
+        model = self._copies.get()
+        try:
+            with torch.no_grad():  # the mode of the calling thread does not reach this one
+                return work(model, item)
+        finally:
+            self._copies.put(model)
