@@ -136,7 +136,7 @@ def test_averaged_model_is_the_corrected_exponential_mean(weight: float) -> None
         expected = sum(term * models[i].item() for i, term in enumerate(terms)) / sum(terms)
         assert averaged.item() == pytest.approx(expected, abs=1e-9)
         assert sum(terms) == pytest.approx(1 - (1 - weight) ** t)
-    assert averaging_weight(torch.tensor(weight), 1) == 1
+    assert averaging_weight(torch.tensor(weight), 1).item() == pytest.approx(1, abs=1e-14)
 
 
 SCHEDULES: dict[str, Callable[[float], float]] = {

@@ -10,7 +10,9 @@ from rich.table import Table
 
 from fedga.cli.console import out, say
 from fedga.data import PARTITIONS, SOURCES, load_dataset, make_federation
-from fedga.errors import FedGAError
+from fedga.data.catalog import find_source
+from fedga.data.sources import is_here
+from fedga.errors import FedGAError, unknown_name
 
 app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
 
@@ -40,8 +42,6 @@ def list_sources(data_dir: DataDir = None) -> None:
 
 
 def _whereabouts(name: str, data_dir: Path | None) -> str:
-    from fedga.data.sources import is_here
-
     return "yes" if is_here(name, data_dir) else "no: fedga data get " + name
 
 
@@ -50,21 +50,13 @@ def get(name: str, data_dir: DataDir = None) -> None:
     """Download a data set from the Hugging Face Hub (a pinned revision, checked), unless a copy is here already."""
     from fedga.cli.progress import decoding
 
-    if name.lower() != "digits" and not any(name == known for known in SOURCES):
-        _refuse_unknown(name)
+    if find_source(name) is None:
+        raise unknown_name("data set", name, SOURCES)
     with decoding() as progress:
         dataset = load_dataset(name, data_dir=data_dir, download=True, progress=progress)
     say(
         f"{dataset.name} is here: {len(dataset.train_targets):,} training and {len(dataset.test_targets):,} test samples"
     )
-
-
-def _refuse_unknown(name: str) -> None:
-    from fedga.data.catalog import find_source
-    from fedga.errors import unknown_name
-
-    if find_source(name) is None:
-        raise unknown_name("data set", name, SOURCES)
 
 
 @app.command("show")

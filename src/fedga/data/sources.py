@@ -66,6 +66,17 @@ def load_dataset(
     raise unknown_name("data set", name, [*SOURCES, *(entry.name for entry in _plugins().values())])
 
 
+def is_here(name: str, data_dir: Path | str | None = None) -> bool:
+    """Whether a named data set can be loaded without a download; looks at file names only."""
+    source = find_source(name)
+    if source is None:
+        raise unknown_name("data set", name, SOURCES)
+    if source.name == "digits":
+        return True
+    options = tables.Options(None, None)
+    return local.find(source, _folders(data_dir), options, incomplete_is_error=False) is not None
+
+
 def _folders(data_dir: Path | str | None) -> tuple[Path, ...]:
     chosen = data_dir if data_dir is not None else os.environ.get("FEDGA_DATA") or None
     own = () if chosen is None else (Path(chosen).expanduser(),)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedga.errors import FedGAError
 from fedga.report.canvas import Cell, compose
 from fedga.report.curves import Curve, deviation, mean
-from fedga.report.lines import seeds_text
 from fedga.report.series import Panel, Series, make_panels
 from fedga.report.style import MUTED, SMALL, TEXT, drawing, line_style, shade
+from fedga.report.words import seeds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +113,7 @@ def bar_legend(panels: Sequence[Panel]) -> list[Patch]:
     return [Patch(label=label, **style) for label, style in entries.items()]
 
 
-def bar_style(series: Series) -> dict[str, object]:
+def bar_style(series: Series) -> dict[str, Any]:
     color = line_style(series.algorithm, series.preset, variant=series.variant).color
     if series.preset == "strong":
         return {"facecolor": shade(color, 0.55), "edgecolor": color, "hatch": "////", "linewidth": 0.8}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def compose(
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
 
-    def write(lines: Sequence[str], top: float, size: float, **keywords: str) -> None:
+    def write(lines: Sequence[str], top: float, size: float, **keywords: Any) -> None:
         for number, line in enumerate(lines):
             at = top - number * size * _LEADING / 72
             figure.text(_EDGE / width, at / height, line, size=size, va="top", **keywords)
@@ -186,20 +186,18 @@ def label_ends(axes: Axes, ends: Sequence[LineEnd], size: float = SMALL) -> None
 
     The limits of the axes must be set before.
     """
-    figure = axes.figure
-    height = axes.get_position().height * figure.get_size_inches()[1] * 72
+    width, height = (side / axes.figure.dpi * 72 for side in axes.bbox.size)  # in points
     gap = size * 1.22
     room = max(1, int(height / gap) + 1)
     kept = sorted(ends, key=lambda end: end.y, reverse=True)[:room]
     places = [axes.transAxes.inverted().transform(axes.transData.transform((end.x, end.y))) for end in kept]
     heights = spread([float(place[1]) * height for place in places], gap, 0.0, height)
     moved = [abs(at - place[1] * height) > 1.5 or place[0] < 0.995 for place, at in zip(places, heights, strict=True)]
-    point = 1 / (axes.get_position().width * figure.get_size_inches()[0] * 72)
     for end, at, leader in zip(kept, heights, moved, strict=True):
         axes.annotate(
             end.text,
             xy=(end.x, end.y),
-            xytext=(1 + (13 if any(moved) else 4) * point, at / height),
+            xytext=(1 + (13 if any(moved) else 4) / width, at / height),
             textcoords="axes fraction",
             color=end.color,
             size=size,

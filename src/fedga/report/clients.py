@@ -91,12 +91,12 @@ def _draw(axes: Axes, one: Mapping[str, Any], *, first: bool, tallest: int) -> A
     counts, before, after = one["class_counts"], one["accuracy_before"], one["accuracy_after"]
     place = np.arange(len(counts))
     figure, box = axes.figure, axes.get_position()
-    inch = 1 / figure.get_size_inches()[1]
+    inch = box.height * figure.dpi / axes.bbox.height  # of the figure's height
     low = figure.add_axes((box.x0, box.y0 - (_COUNTS + 0.12) * inch, box.width, _COUNTS * inch), sharex=axes)
     for at in place[counts == 0]:
         for both in (axes, low):
             both.axvspan(at - 0.5, at + 0.5, color=_ABSENT, linewidth=0, zorder=0)
-    colors = np.where(after < before, LOST, GAINED)
+    colors = np.where(after < before, LOST, GAINED).tolist()
     small = len(counts) > _MOST_NAMED
     axes.vlines(place, before, after, colors=colors, linewidth=1.0 if small else 2.4, zorder=2)
     if not small:
@@ -124,7 +124,7 @@ def _draw(axes: Axes, one: Mapping[str, Any], *, first: bool, tallest: int) -> A
 def _legend() -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    none = {"linestyle": "none", "markersize": 7}
+    none: dict[str, Any] = {"linestyle": "none", "markersize": 7}
     return [
         Line2D([], [], marker="o", mfc="white", mec=MUTED, mew=1.2, label="model the client received", **none),
         Line2D([], [], marker="o", color=LOST, label="after its local training: worse", **none),

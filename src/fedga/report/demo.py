@@ -11,9 +11,10 @@ from fedga.errors import FedGAError
 from fedga.report.bars import bar_style, forgetting_panels, per_seed
 from fedga.report.canvas import Cell, compose, text_width
 from fedga.report.curves import Curve, deviation, mean
-from fedga.report.lines import curves_caption, draw_accuracy, end_texts, panels_with
-from fedga.report.series import Panel, Series
-from fedga.report.style import FONT, MUTED, SMALL, TEXT, base_name, display_name, drawing
+from fedga.report.lines import draw_accuracy, end_texts
+from fedga.report.series import Panel, Series, panels_with
+from fedga.report.style import MUTED, SMALL, TEXT, base_name, display_name, drawing
+from fedga.report.words import curves_caption
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +96,7 @@ def what_is_seen(panel: Panel, examined: Panel | None) -> tuple[str, str]:
     """Title and subtitle in plain words, from the numbers of the picture."""
     reached, lost = [], []
     for preset in dict.fromkeys(series.preset for series in panel.series):
-        of_preset = [series for series in panel.series if series.preset == preset]
+        of_preset = [series for series in panel.series if series.preset == preset and series.sound]
         averaged = all(np.isfinite(_last(series, "averaged_accuracy")) for series in of_preset)
         metric = "averaged_accuracy" if averaged else "accuracy"
         told = _worth_telling([(series, _last(series, metric)) for series in of_preset])
@@ -126,10 +127,14 @@ def _listed(values: Sequence[tuple[Series, float]], among: Sequence[Series], dig
     parts = []
     for series, value in values:
         alone = algorithms.count(base_name(series.algorithm)) == 1
-        name = display_name(base_name(series.algorithm)) if alone else series.label.replace(f", {preset}", "", 1)
+        first, *others = [part for part in series.label.split(", ") if part != preset]
+        named = f"{first} ({', '.join(others)})" if others else first
+        name = display_name(base_name(series.algorithm)) if alone else named
         parts.append(f"{name}\u00a0{value:.{digits}f}".replace("\u00a0-", "\u00a0−"))
     return ", ".join(parts) + _SETTINGS.get(preset, f" with preset {preset}")
 
 
 def _last(series: Series, metric: str) -> float:
-    return mean(np.array([curve.last(metric) for curve in series.sound]))
+    """The end of the series' line."""
+    values = series.per_round(metric, mean)
+    return float(values[-1]) if len(values) else np.nan

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 RAMP = ("#deebf7", "#9ecae1", "#4292c6", "#08519c", "#08306b")  # few samples to many; none is no colour at all
 _MOST_NAMED = 40  # classes
 _MOST_NUMBERS = 400  # cells
+_MOST_PATHS = 2000  # cells: an SVG of more holds them as a picture, since each would take it 100 bytes and time to draw
 
 
 def check_counts(class_counts: np.ndarray, class_names: Sequence[str]) -> np.ndarray:
@@ -71,7 +72,7 @@ def label_heatmap(
         scale = LogNorm(vmin=1, vmax=max(largest, 2))
         ramp = LinearSegmentedColormap.from_list("counts", RAMP)
         masked = np.ma.masked_equal(counts.T, 0)
-        mesh = axes.pcolormesh(masked, cmap=ramp, norm=scale, **_edges(tall))
+        mesh = axes.pcolormesh(masked, cmap=ramp, norm=scale, rasterized=counts.size > _MOST_PATHS, **_edges(tall))
         if counts.size <= _MOST_NUMBERS and side >= 0.3:
             for client, of_class in zip(*np.nonzero(counts), strict=True):
                 value = int(counts[client, of_class])

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedga.errors import FedGAError
 from fedga.report.canvas import Cell, LineEnd, compose, label_ends, text_width
 from fedga.report.curves import Curve, deviation, mean, median
-from fedga.report.series import Panel, Series, make_panels
-from fedga.report.style import BAND, MUTED, SMALL, LineStyle, drawing, line_style, shade
+from fedga.report.series import Panel, Series, measured, panels_with
+from fedga.report.style import BAND, SMALL, LineStyle, drawing, line_style, shade
+from fedga.report.words import curves_caption, diverged_text, seeds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,17 +59,17 @@ def ea_ratio_curves(curves: Sequence[Curve], *, title: str = "") -> Figure:
     """
     columns = {"ea_ratio": "global model", "client_ea_ratio": "active clients"}
     panels = panels_with(curves, tuple(columns))
-    measured = [metric for metric in columns if _measured(panels, metric)]
+    known = [metric for metric in columns if measured(panels, metric)]
     with drawing():
-        caption = f"1 is unbiased. Active clients: mean of their models after local training. Median over {seeds_text(panels)}, band from the lowest to the highest seed."
-        caption += _diverged_text(panels)
+        caption = "1 is unbiased. Active clients: the mean of their models after local training. "
+        caption += f"Median over {seeds_text(panels)}, band from the lowest to the highest seed.{diverged_text(panels)}"
         legend = _legend(panels, "ea_ratio")
         cell = Cell(3.7, 2.5, left=0.75)
         heading = title or ("" if len(panels) > 1 else f"Error asymmetry: {panels[0].title}")
-        figure, axes = compose(len(panels), len(measured), cell, title=heading, legend=legend, caption=caption)
+        figure, axes = compose(len(panels), len(known), cell, title=heading, legend=legend, caption=caption)
         for row, panel in enumerate(panels):
-            for column, metric in enumerate(measured):
-                at = axes[row * len(measured) + column]
+            for column, metric in enumerate(known):
+                at = axes[row * len(known) + column]
                 _draw_ratio(at, panel, metric)
                 at.set_title(f"{panel.title}: {columns[metric]}" if len(panels) > 1 else columns[metric].capitalize())
                 at.set_ylabel("EA ratio" if column == 0 else "")
@@ -166,13 +166,20 @@ def _draw_ratio(axes: Axes, panel: Panel, metric: str) -> None:
     axes.set_ylim(1, 20 * highest)  # a band may leave the picture: one seed in one round must not set its scale
     axes.set_xlim(left=0)
     axes.set_xlabel("round")
-    axes.yaxis.set_major_formatter(
-        lambda value, _: f"{value:,.0f}" if value < 1e5 else f"$10^{{{math.log10(value):.0f}}}$"
-    )
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value < 1e5 else power_text(value))
+
+
+def power_text(value: float) -> str:
+    """A power of ten.
+
+    >>> power_text(1e12)
+    '10¹²'
+    """
+    return "10" + f"{math.log10(value):.0f}".translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def _limits(values: np.ndarray) -> tuple[float, float]:
-    """The range of the values once training is under way: where lines end is what is read, not how they leave chance."""
+    """The range of the values once training is under way: the lines' ends are read, not how they leave chance."""
     values = values[np.isfinite(values)]
     if not len(values):
         return 0.0, 1.0
@@ -186,24 +193,8 @@ def _end_text(label: str, value: float, names: bool) -> str:
 
 
 def end_texts(panel: Panel, metric: str, *, names: bool) -> list[str]:
-    averaged = [series.label + AVERAGED for series in panel.series if _has(series, f"averaged_{metric}")]
+    averaged = [series.label + AVERAGED for series in panel.series if series.has(f"averaged_{metric}")]
     return [_end_text(label, 0.0, names) for label in [series.label for series in panel.series] + averaged]
-
-
-def _has(series: Series, metric: str) -> bool:
-    return any(np.isfinite(curve.metric(metric)).any() for curve in series.curves)
-
-
-def _measured(panels: Sequence[Panel], metric: str) -> bool:
-    return any(_has(series, metric) for panel in panels for series in panel.series)
-
-
-def panels_with(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
-    """The panels in which any of the metrics was measured."""
-    panels = [panel for panel in make_panels(curves) if any(_measured([panel], metric) for metric in metrics)]
-    if not panels:
-        raise FedGAError(f"there is nothing to draw: no run has a value of {' or '.join(metrics)} yet")
-    return panels
 
 
 def _legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
@@ -212,7 +203,7 @@ def _legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
     entries: dict[str, LineStyle] = {}
     for averaged in (False, True):
         for series in (series for panel in panels for series in panel.series):
-            if not averaged or _has(series, f"averaged_{metric}"):
+            if not averaged or series.has(f"averaged_{metric}"):
                 style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=averaged)
                 entries.setdefault(series.label + (AVERAGED if averaged else ""), style)
     return [Line2D([], [], label=label, **style.keywords()) for label, style in entries.items()]
@@ -226,33 +217,3 @@ def _grid(panels: Sequence[Panel]) -> tuple[int, int]:
 def _hide_unused(axes: Sequence[Axes], used: int) -> None:
     for at in axes[used:]:
         at.set_visible(False)
-
-
-def seeds_text(panels: Sequence[Panel]) -> str:
-    """How many seeds the lines are made of, in words."""
-    numbers = sorted({len(series.sound) for panel in panels for series in panel.series if series.sound})
-    if not numbers or numbers == [1]:
-        return "one seed"
-    return f"{numbers[0]} seeds" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
-
-
-def curves_caption(panels: Sequence[Panel], metric: str) -> str:
-    """What lines, bands and crosses of `draw_accuracy` are, in words."""
-    seeds = seeds_text(panels)
-    caption = "One seed." if seeds == "one seed" else f"Mean over {seeds}, band: their standard deviation."
-    if _measured(panels, f"averaged_{metric}"):
-        caption += " Dotted: the model averaged over rounds on the server."
-    return caption + _diverged_text(panels)
-
-
-def _diverged_text(panels: Sequence[Panel]) -> str:
-    found = [
-        f"{series.label}{f' at {panel.title}' if len(panels) > 1 else ''} {len(series.diverged)} of {len(series.curves)}"
-        for panel in panels
-        for series in panel.series
-        if series.diverged
-    ]
-    return f" ×: runs that diverged, left out of the mean ({'; '.join(found)})." if found else ""
-
-
-__all__ = ["MUTED", "accuracy_curves", "curves_caption", "draw_accuracy", "ea_ratio_curves", "seeds_text"]

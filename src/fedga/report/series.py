@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedga.errors import FedGAError
 from fedga.report.curves import Curve
 from fedga.report.style import algorithm_rank, base_name, display_name
 
@@ -44,6 +45,10 @@ class Series:
     def sound(self) -> list[Curve]:
         """The runs with something to show that did not diverge."""
         return [curve for curve in self.curves if not curve.diverged and len(curve.rounds)]
+
+    def has(self, metric: str) -> bool:
+        """Whether any run measured it."""
+        return any(np.isfinite(curve.metric(metric)).any() for curve in self.curves)
 
     @cached_property
     def rounds(self) -> np.ndarray:
@@ -98,6 +103,19 @@ def make_panels(curves: Sequence[Curve]) -> list[Panel]:
     return panels
 
 
+def measured(panels: Sequence[Panel], metric: str) -> bool:
+    """Whether any run of these panels has a value of it."""
+    return any(series.has(metric) for panel in panels for series in panel.series)
+
+
+def panels_with(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
+    """The panels in which any of the metrics was measured; that there is none is the user's error."""
+    panels = [panel for panel in make_panels(curves) if any(measured([panel], metric) for metric in metrics)]
+    if not panels:
+        raise FedGAError(f"there is nothing to draw: no run has a value of {' or '.join(metrics)} yet")
+    return panels
+
+
 def _identity(curve: Curve) -> tuple[tuple[str, Any], ...]:
     return tuple((name, value) for name, value in curve.settings.items() if name not in _PANEL)
 
@@ -115,7 +133,7 @@ def varying_settings(series: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def telling_settings(series: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of the settings in which these differ, those it takes to tell them apart: where they are, algorithm, preset first.
+    """Of the settings in which these differ, those it takes to tell them apart.
 
     >>> telling_settings([{"preset": "paper", "server": "sgd"}, {"preset": "strong", "server": "momentum"}])
     ['preset']

@@ -1,6 +1,6 @@
 """How every picture looks, and how it is written: colours, line styles, fonts and ``save``.
 
-An algorithm has one colour and one marker in all pictures. The colours are those of Okabe and Ito and of Paul Tol, which
+An algorithm has one colour and one marker in all pictures. The colours are Okabe and Ito's and Paul Tol's, which
 colour-blind readers tell apart. pyplot is never touched: a figure belongs to whoever asked for it, on any thread.
 """
 
@@ -40,7 +40,7 @@ _OTHERS = ("#882255", "#44aa99", "#332288", "#aa4499", "#661100", "#7f7f7f")  # 
 _OTHER_MARKERS = ("<", ">", "p", "h", "d", "8")
 _PRESET_LINES = {"strong": (0, (4.5, 1.6))}
 _AVERAGED_LINE = (0, (1.1, 1.1))
-_RC = {
+_RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "font.size": FONT,
     "axes.titlesize": FONT,
@@ -58,6 +58,7 @@ _RC = {
     "grid.color": GRID,
     "grid.linewidth": 0.6,
     "text.color": TEXT,
+    "text.parse_math": False,  # a dollar in the name of a class is a dollar
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "xtick.labelsize": SMALL,
@@ -108,7 +109,7 @@ def display_name(algorithm: str) -> str:
     """
     name, _, options = algorithm.partition(":")
     shown = _ALGORITHMS[name][0] if name in _ALGORITHMS else name
-    return f"{shown} ({options.replace(':', ', ')})" if options else shown
+    return f"{shown} ({options.replace(':', ' ')})" if options else shown
 
 
 def algorithm_rank(algorithm: str) -> tuple[int, str]:

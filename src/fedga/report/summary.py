@@ -95,10 +95,10 @@ def summary_table(curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY, 
     if any(_note(row) for row in rows):
         right.append(Column("note", [Text(_note(row), style="yellow") for row in rows]))
     middle = {name: Column(metric.heading, _cells(rows, metric), "right") for name, metric in shown.items()}
-    narrow = []
+    narrow: list[str] = []
     for name in _DISPENSABLE:
         if width is not None and name in middle and least_width([*left, *middle.values(), *right]) > width:
-            narrow.append(middle.pop(name).heading)
+            narrow += [middle.pop(name).heading]
     return make_table(
         [*left, *middle.values(), *right],
         title=_title(rows, [name for name in settings if name not in telling]),

@@ -50,7 +50,9 @@ def make_table(
 ) -> Table:
     """A rich table of these columns; ``width`` is the terminal's, ``sections`` the rows after which one ends."""
     roomy = width is None or sum(column.widest + 2 for column in columns) - 2 <= width
-    table = Table(title=title or None, caption=caption or None, box=box.SIMPLE_HEAD, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.title = Text(title) if title else None  # texts, since a name in brackets is no markup
+    table.caption = Text(caption) if caption else None
     table.padding = (0, 1 if roomy else 0, 0, 0)
     table.pad_edge = False
     table.title_justify = table.caption_justify = "left"
@@ -59,7 +61,7 @@ def make_table(
     if width is not None and not roomy and least_width(columns) <= width:
         widths = shrink([c.widest for c in columns], [c.narrowest for c in columns], width - len(columns) + 1)
     for column, wide in zip(columns, widths, strict=True):
-        table.add_column(column.heading, justify=column.justify, width=wide, overflow="fold")
+        table.add_column(Text(column.heading), justify=column.justify, width=wide, overflow="fold")
     for number, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
         table.add_row(*cells, end_section=number in sections)
     return table

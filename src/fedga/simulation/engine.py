@@ -153,7 +153,7 @@ class Engine:
         params, buffers = self.stack.params[segment.lanes], self.stack.buffers[segment.lanes]
         auxiliary = params.new_zeros(len(params), 0)
         if segment.auxiliary is not None:
-            stored = self.data.train_inputs[segment.auxiliary]  # [lanes, classes, samples, ...]
+            stored = self.data.gather(segment.auxiliary)  # [lanes, classes, samples, ...]
             pixels = Pixels(self.pixels.scale[segment.lanes], self.pixels.shift[segment.lanes])
             auxiliary = pixels.apply(stored.flatten(1, 2)).view(stored.shape)
         return vmap(one)(params, buffers, segment.state, auxiliary)
@@ -174,7 +174,7 @@ class Engine:
         hook, no_counts = per_sample(algorithm.survey), params.new_zeros(1, data.dataset.num_classes)
 
         def work(model: StackedModel, some: Tensor) -> Tensor:
-            logits = model.evaluate(params, buffers, pixels.apply(data.train_inputs[some]))
+            logits = model.evaluate(params, buffers, pixels.apply(data.gather(some)))
             return hook(logits, data.train_targets[some][None], params.new_ones(1, len(some)), no_counts, None, {})[0]
 
         values = torch.cat(list(self.workers.map(work, places.split(self.appetite.samples))))

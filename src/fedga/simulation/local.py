@@ -65,59 +65,52 @@ def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer
     """All local steps of all slots. Slots with fewer batches than the others stand still in the last steps."""
     mover = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip)
     params, buffers = slots.params.clone(), slots.buffers
+    scratch = torch.empty_like(params)
     for step in range(slots.samples.shape[1]):
-        gradient, buffers = _gradient(model, data, slots, params, buffers, step)
+        gradient, buffers = _gradient(model, data, slots, params, buffers, step, scratch)
         mover.step(params, gradient, torch.where(step < slots.plan.steps, slots.lr, 0.0))
     reports, client_states = _reports(slots, params)
     return LocalResult(params, buffers, reports, client_states)
 
 
 def _gradient(
-    model: StackedModel, data: DeviceData, slots: Slots, params: Tensor, buffers: Tensor, step: int
+    model: StackedModel, data: DeviceData, slots: Slots, params: Tensor, buffers: Tensor, step: int, scratch: Tensor
 ) -> tuple[Tensor, Tensor]:
     places, mask = slots.samples[:, step], slots.plan.mask[:, step]
-    inputs = slots.pixels.apply(data.train_inputs[places])
-    targets = data.train_targets[places]
-    leaf = params.detach().requires_grad_()
+    inputs, targets = slots.pixels.apply(data.gather(places)), data.train_targets[places]
+    taught = [_global_logits(model, slots, segment, inputs) for segment in slots.segments]
+
+    def loss(logits: Tensor) -> Tensor:
+        parts = zip(slots.segments, taught, strict=True)
+        return torch.stack([_loss(slots, part, logits, targets, mask, teacher) for part, teacher in parts]).sum()
+
     keys = streams.fold(slots.dropout_keys, slots.dropout_keys.new_full((), step))
-    with torch.enable_grad():
-        logits, buffers = model.train(leaf, buffers, inputs, mask, keys)
-        losses = [
-            _segment_loss(model, slots, segment, leaf, inputs, logits, targets, mask) for segment in slots.segments
-        ]
-        (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), leaf)
+    gradient, buffers = model.gradient(params, buffers, inputs, mask, keys, loss, scratch)
     for segment in slots.segments:
-        if overrides(segment.algorithm, "correct"):
-            part = segment.slots
-            gradient[part] = vmap(segment.algorithm.correct)(gradient[part], segment.client_state, segment.received)
+        part, algorithm = segment.slots, segment.algorithm
+        if overrides(algorithm, "penalty"):
+            gradient[part] += vmap(torch.func.grad(algorithm.penalty))(params[part], slots.params[part])
+        if overrides(algorithm, "correct"):
+            gradient[part] = vmap(algorithm.correct)(gradient[part], segment.client_state, segment.received)
     return gradient, buffers
 
 
-def _segment_loss(
-    model: StackedModel,
-    slots: Slots,
-    segment: SlotSegment,
-    params: Tensor,
-    inputs: Tensor,
-    logits: Tensor,
-    targets: Tensor,
-    mask: Tensor,
+def _global_logits(model: StackedModel, slots: Slots, segment: SlotSegment, inputs: Tensor) -> Tensor | None:
+    if not segment.algorithm.needs_global_logits:
+        return None
+    part = segment.slots
+    return model.evaluate_each(slots.params[part], slots.buffers[part], inputs[part])
+
+
+def _loss(
+    slots: Slots, segment: SlotSegment, logits: Tensor, targets: Tensor, mask: Tensor, global_logits: Tensor | None
 ) -> Tensor:
-    """Sum over the segment's slots of the mean loss of their real samples, plus the penalty."""
-    part, algorithm = segment.slots, segment.algorithm
-    global_logits = None
-    if algorithm.needs_global_logits:
-        with torch.no_grad():
-            global_logits = model.evaluate_each(slots.params[part], slots.buffers[part], inputs[part])
-    losses = per_sample(algorithm.local_loss)(
-        logits[part], targets[part], mask[part], slots.class_counts[part], global_logits, segment.received
+    """Sum over the segment's slots of the mean loss of their real samples."""
+    part, real = segment.slots, mask[segment.slots]
+    losses = per_sample(segment.algorithm.local_loss)(
+        logits[part], targets[part], real, slots.class_counts[part], global_logits, segment.received
     )
-    losses = torch.where(mask[part] > 0, losses, 0.0)
-    total = (losses.sum(1) / mask[part].sum(1).clamp(min=1)).sum()
-    if overrides(algorithm, "penalty"):
-        penalties: Tensor = vmap(algorithm.penalty)(params[part], slots.params[part])  # type: ignore[assignment]
-        total = total + torch.where(mask[part].sum(1) > 0, penalties, 0.0).sum()
-    return total
+    return (torch.where(real > 0, losses, 0.0).sum(1) / real.sum(1).clamp(min=1)).sum()
 
 
 def per_sample(hook: Callable[[Batch], Tensor]) -> Callable[..., Tensor]:

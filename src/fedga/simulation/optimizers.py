@@ -35,31 +35,44 @@ class LocalOptimizer:
         self.taken = 0
 
     def step(self, params: Tensor, gradient: Tensor, lr: Tensor) -> None:
-        """Move ``params`` in place; ``gradient`` is used up."""
-        if self.clips:
-            norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-            gradient = gradient.mul_((self.clip / (norm + 1e-6)).clamp(max=1))  # as torch.nn.utils.clip_grad_norm_
-        if self.decays:
-            gradient = gradient.addcmul_(params, self.weight_decay.expand_as(params))
-        self.taken += 1
-        params.addcmul_(self._direction(gradient), lr[:, None].expand_as(params), value=-1)
+        """Move ``params`` in place; ``gradient`` may be overwritten. Clipping goes into the factors: no pass of its own."""
+        rate, keep = lr[:, None], self._clipping(gradient)
+        if self.kind == "sgd" and self.momentum == 0:
+            if self.decays:
+                params.mul_(1 - rate * self.weight_decay)
+            params.addcmul_(gradient, (rate * keep).expand_as(gradient), value=-1)
+            return
+        follow = self._momentum if self.kind == "sgd" else self._adam
+        params.addcmul_(follow(params, gradient, keep), rate.expand_as(params), value=-1)
 
-    def _direction(self, gradient: Tensor) -> Tensor:
-        if self.kind == "adam":
-            return self._adam(gradient)
-        if self.momentum == 0:
-            return gradient
-        self.first = gradient.clone() if self.first is None else self.first.mul_(self.momentum).add_(gradient)
+    def _clipping(self, gradient: Tensor) -> Tensor:
+        """The factor that brings a gradient to the largest norm allowed, as ``torch.nn.utils.clip_grad_norm_``."""
+        if not self.clips:
+            return torch.ones_like(self.clip)
+        norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+        return (self.clip / (norm + 1e-6)).clamp(max=1)
+
+    def _momentum(self, params: Tensor, gradient: Tensor, keep: Tensor) -> Tensor:
+        if self.first is None:
+            self.first = gradient * keep
+        else:
+            self.first.mul_(self.momentum).addcmul_(gradient, keep.expand_as(gradient))
+        if self.decays:
+            self.first.addcmul_(params, self.weight_decay.expand_as(params))
         return self.first
 
-    def _adam(self, gradient: Tensor) -> Tensor:
-        (beta1, beta2), taken = ADAM_BETAS, self.taken
+    def _adam(self, params: Tensor, gradient: Tensor, keep: Tensor) -> Tensor:
+        beta1, beta2 = ADAM_BETAS
+        self.taken += 1
+        gradient = gradient.mul_(keep)
+        if self.decays:
+            gradient.addcmul_(params, self.weight_decay.expand_as(params))
         if self.first is None or self.second is None:
             self.first, self.second = torch.zeros_like(gradient), torch.zeros_like(gradient)
         self.first.lerp_(gradient, 1 - beta1)
         self.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = (self.second.sqrt() / (1 - beta2**taken) ** 0.5).add_(ADAM_EPS)
-        return self.first / (1 - beta1**taken) / root
+        root = (self.second.sqrt() / (1 - beta2**self.taken) ** 0.5).add_(ADAM_EPS)
+        return self.first / (1 - beta1**self.taken) / root
 
 
 @dataclass

@@ -49,7 +49,9 @@ class StackedModel:
         prepared, self._context = prepare_for_padding(module)
         self._module = prepared.requires_grad_(False)
         self._needs_context = depends_on_context(prepared)
-        self._by_hand: Callable[[dict[str, Tensor], Tensor], Tensor] | None = getattr(prepared, "stacked", None)
+        # A network may bring its own way of running many copies; see `fedga.models.mlp`.
+        self._by_hand = getattr(prepared, "stacked", None)
+        self._gradient_by_hand = getattr(prepared, "stacked_gradient", None)
         self.params = Layout(dict(prepared.named_parameters()))
         self.buffers = Layout(float_buffers(prepared))
         if any(not parameter.is_floating_point() for parameter in prepared.parameters()):
@@ -104,7 +106,7 @@ class StackedModel:
         """Logits ``[copies, samples, classes]`` in evaluation mode; ``inputs`` shared, ``[samples, ...]``."""
         if len(params) == 1:
             return self.forward_one(params[0], buffers[0], inputs).unsqueeze(0)
-        if self._by_hand:
+        if self._by_hand is not None:
             return self._by_hand(self.params.views(params), inputs.expand(len(params), *inputs.shape))
         return vmap(self.forward_one, in_dims=(0, 0, None))(params, buffers, inputs)
 
@@ -112,15 +114,44 @@ class StackedModel:
         """Like `evaluate` with inputs of its own for every copy, ``[copies, samples, ...]``."""
         if len(params) == 1:
             return self.forward_one(params[0], buffers[0], inputs[0]).unsqueeze(0)
-        if self._by_hand:
+        if self._by_hand is not None:
             return self._by_hand(self.params.views(params), inputs)
         return vmap(self.forward_one)(params, buffers, inputs)
 
-    def train(
+    def gradient(
+        self,
+        params: Tensor,
+        buffers: Tensor,
+        inputs: Tensor,
+        mask: Tensor,
+        dropout_keys: Tensor,
+        loss: Callable[[Tensor], Tensor],
+        into: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Derivative by the parameters, ``[copies, parameters]``, of a loss of the logits in training mode.
+
+        ``inputs`` and ``mask`` are ``[copies, samples, ...]``; ``loss`` sums over copies. Returns the gradient, which
+        may lie in ``into``, and the buffers after the pass.
+        """
+        self._module.train()
+        if self._gradient_by_hand is not None and not self._needs_context:
+
+            def loss_gradient(logits: Tensor) -> Tensor:
+                with torch.enable_grad():
+                    leaf = logits.requires_grad_()
+                    return torch.autograd.grad(loss(leaf), leaf)[0]
+
+            self._gradient_by_hand(self.params.views(params), inputs, loss_gradient, self.params.views(into))
+            return into, buffers
+        with torch.enable_grad():
+            leaf = params.detach().requires_grad_()
+            logits, buffers = self._train(leaf, buffers, inputs, mask, dropout_keys)
+            return torch.autograd.grad(loss(logits), leaf)[0], buffers
+
+    def _train(
         self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Logits in training mode, and the buffers after it; ``inputs`` and ``mask`` are ``[copies, samples, ...]``."""
-        self._module.train()
+        """Logits in training mode, and the buffers after it."""
         if self._needs_context:
             named = self.params.views(params)
             logits, moved = vmap(self._train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
@@ -129,8 +160,6 @@ class StackedModel:
             only = self.params.views(params[0])
             return functional_call(self._module, only, (inputs[0],)).unsqueeze(0), buffers
         named = self.params.views(params)
-        if self._by_hand:
-            return self._by_hand(named, inputs), buffers
         return vmap(lambda state, x: functional_call(self._module, state, (x,)))(named, inputs), buffers
 
     def _train_one(
