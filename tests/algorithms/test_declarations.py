@@ -140,16 +140,12 @@ def test_hooks_leave_what_they_are_given_alone(name: str, pictures: Dataset, pic
     """Pure functions: the state a server or a client holds is replaced, never written to."""
     reference = Reference(make_lane(pictures, algorithm=TELLING[name]), pictures_data)
     reference.run_round()
-    given = {name: value for name, value in reference.state.items()}
-    held = {k: dict(kept) for k, kept in reference.kept.items()}
-    before = {name: value.clone() for name, value in given.items()}
-    kept_before = {k: {name: value.clone() for name, value in kept.items()} for k, kept in held.items()}
+    held = [dict(reference.state), *map(dict, reference.kept.values())]
+    before = [{key: value.clone() for key, value in state.items()} for state in held]
     reference.run_round()
-    for name, value in given.items():
-        assert torch.equal(value, before[name])
-    for k, kept in held.items():
-        for name, value in kept.items():
-            assert torch.equal(value, kept_before[k][name])
+    for state, copies in zip(held, before, strict=True):
+        for key, value in state.items():
+            assert torch.equal(value, copies[key]), key
 
 
 def test_bytes() -> None:

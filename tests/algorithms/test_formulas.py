@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedga.algorithms import Batch, Server, make_algorithm
 from fedga.algorithms.fedrl import class_ratios
 from fedga.calibration import ga_loss
-from fedga.data.federation import Dataset, Federation
+from fedga.data.federation import Federation
 from fedga.models import build_model
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.stacked import StackedModel
@@ -384,13 +384,3 @@ def test_fedavg_by_hand_for_one_step(aggregation: str, exact_data: DeviceData) -
         expected = params - lr * torch.stack([gradient(federation.client(k)) for k in range(6)]).mean(0)
     engine.run_round()
     torch.testing.assert_close(engine.stack.params[0], expected, rtol=0, atol=1e-12)
-
-
-def test_padding_takes_no_part_in_the_loss(pictures: Dataset) -> None:
-    """A survey or loss of a batch does not depend on rows that are masked out: every algorithm's loss is per sample."""
-    assert len(pictures.train_targets) > 0
-    for name in ("fedavg", "fedga"):
-        batch = make_batch()
-        shorter = Batch(batch.logits[:7], batch.targets[:7], batch.mask[:7], batch.class_counts)
-        algorithm = make_algorithm(name)
-        torch.testing.assert_close(algorithm.local_loss(batch)[:7], algorithm.local_loss(shorter), **EXACT)

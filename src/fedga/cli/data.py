@@ -35,14 +35,10 @@ def list_sources(data_dir: DataDir = None) -> None:
             f"{source.train_samples:,}",
             f"{source.test_samples:,}",
             shape,
-            _whereabouts(source.name, data_dir),
+            "yes" if is_here(source.name, data_dir) else "no",
             source.licence,
         )
     out.print(table)
-
-
-def _whereabouts(name: str, data_dir: Path | None) -> str:
-    return "yes" if is_here(name, data_dir) else "no: fedga data get " + name
 
 
 @app.command("get")
@@ -76,8 +72,7 @@ def show(
     from fedga.cli.progress import decoding
     from fedga.experiments.presets import preset_settings
     from fedga.experiments.spec import READ_ALPHA
-    from fedga.report.heatmap import label_heatmap, label_heatmap_text
-    from fedga.report.style import save
+    from fedga.report.figures import label_heatmap, label_heatmap_text, save
 
     if client_column is not None and partition == "dirichlet" and alpha is None:
         partition = "natural"
@@ -94,7 +89,7 @@ def show(
     )
     drawn = "" if alpha is None else f", α = {alpha:g}"
     title = f"{dataset.name}: {federation.num_clients} clients, {partition}{drawn}, seed {seed}"
-    out.print(label_heatmap_text(federation.class_counts, dataset.class_names, title, width=out.width))
+    out.print(label_heatmap_text(federation.class_counts, dataset.class_names, title))
     missing = (federation.class_counts == 0).mean()
     sizes = federation.sizes
     say(

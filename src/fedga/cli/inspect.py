@@ -109,7 +109,7 @@ def algorithms(
     import csv
 
     from fedga.models import build_model
-    from fedga.report.tables import algorithm_rows, algorithms_table
+    from fedga.report.tables import algorithms_rows, algorithms_table
 
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
@@ -121,7 +121,7 @@ def algorithms(
     if format == "table":
         out.print(algorithms_table(model, parameters, classes))
         return
-    rows = algorithm_rows(parameters, classes)
+    rows = algorithms_rows(parameters, classes)
     if format == "json":
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return

@@ -11,7 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from fedga.cli.console import err, out, say
+from fedga.data.catalog import SOURCES
 from fedga.experiments.grid import Sweep, build_sweep, parse_list
+from fedga.experiments.kinds import Choice
+from fedga.experiments.presets import PRESETS
 from fedga.experiments.spec import SETTINGS, RunSpec
 
 PANELS = {
@@ -59,7 +62,7 @@ def _run(
     specs = preparation.fit_active(sweep.runs, chosen=_user_chose(sweep, "active"))
     if threads is not None:
         torch.set_num_threads(threads)
-    err.print(settings_table(sweep.provenance))
+    err.print(settings_table(sweep.provenance, width=err.width))
     say(f"{len(specs)} runs on {where}; results go to {out_dir}")
 
     with Store(out_dir) as store, StopRequest().listening() as stop:
@@ -102,14 +105,25 @@ def _user_chose(sweep: Sweep, setting: str) -> bool:
 def _show(folder: Path, run_ids: set[str], pictures: bool) -> None:
     from fedga.cli.summary import draw_pictures, print_summary
 
-    print_summary(folder, run_ids, out)
+    curves = print_summary(folder, run_ids, out)
     if pictures:
-        draw_pictures(folder, run_ids)
+        draw_pictures(folder, curves)
+
+
+# Names whose registries are not settings; `fedga data list` and `fedga algorithms` say more.
+_NAMES: Mapping[str, Sequence[str]] = {
+    "algorithm": ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
+    "dataset": tuple(SOURCES),
+    "model": ("mlp", "lenet", "resnet20", "package.module:Class"),
+    "preset": PRESETS,
+}
 
 
 def _parameter(name: str, panel: str) -> inspect.Parameter:
     setting = SETTINGS[name]
-    option = typer.Option(setting.flag, help=setting.help, show_default=False, rich_help_panel=panel, metavar="LIST")
+    known = _NAMES.get(name) or (setting.kind.choices if isinstance(setting.kind, Choice) else ())
+    text = f"{setting.help}: {', '.join(known)}" if known else setting.help
+    option = typer.Option(setting.flag, help=text, show_default=False, rich_help_panel=panel, metavar="LIST")
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )

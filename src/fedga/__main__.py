@@ -1,0 +1,5 @@
+"""``python -m fedga`` is the program ``fedga``."""
+
+from fedga.cli import main
+
+main()
