@@ -79,11 +79,11 @@ def test_lenet_is_the_papers() -> None:
     model = LeNet((3, 32, 32), 10)
     assert (model.conv1.out_channels, model.conv2.out_channels) == (6, 16)
     assert [layer.out_features for layer in (model.fc1, model.fc2, model.fc3)] == [120, 84, 10]
-    features = torch.rand(2, 3, 32, 32)
+    inputs = features = torch.rand(2, 3, 32, 32)
     for layer in (model.conv1, model.conv2):
         features = nn.functional.max_pool2d(layer(features).relu(), 2)
     features = model.fc2(model.fc1(features.flatten(1)).relu()).relu()
-    assert features.shape == (2, 84)
+    torch.testing.assert_close(model(inputs), model.fc3(features))
 
 
 def test_resnet_shortcuts_are_option_a() -> None:

@@ -273,3 +273,27 @@ def test_own_network_with_dropout_and_batch_norm(algorithm: str, pictures: Datas
 @pytest.mark.parametrize("network", [Tied, Temperature, Constants, Unused, OneDropoutTwice, NothingGetsThrough])
 def test_unusual_network(network: type[nn.Module], pictures: Dataset) -> None:
     assert_engine_equals_reference(make_lane(pictures, model=network, server_average=0.3, weight_decay=0.01, lr=0.25))
+
+
+class Frozen(nn.Module):
+    """A first layer that is not to be trained."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.features, self.output = nn.Linear(64, 16).requires_grad_(False), nn.Linear(16, num_classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.output(self.features(inputs.flatten(1)).relu())
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "adam", "lr": 0.01}, {"server": "momentum"}], ids=str)
+def test_frozen_parameters_stay(settings: dict[str, Any], pictures: Dataset) -> None:
+    """Weight decay included."""
+    lane = make_lane(pictures, model=Frozen, weight_decay=0.1, **settings)
+    engine = make_engine([lane], make_data(pictures))
+    for _ in range(2):
+        engine.run_round()
+    found = engine.model.params.views(engine.stack.params[0])
+    for name, parameter in lane.model.named_parameters():
+        assert torch.equal(found[name], parameter.detach()) == (not parameter.requires_grad), name
+    assert_engine_equals_reference(lane)

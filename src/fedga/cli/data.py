@@ -50,9 +50,8 @@ def get(name: str, data_dir: DataDir = None) -> None:
         raise unknown_name("data set", name, SOURCES)
     with decoding() as progress:
         dataset = load_dataset(name, data_dir=data_dir, download=True, progress=progress)
-    say(
-        f"{dataset.name} is here: {len(dataset.train_targets):,} training and {len(dataset.test_targets):,} test samples"
-    )
+    train, test = len(dataset.train_targets), len(dataset.test_targets)
+    say(f"{dataset.name} is here: {train:,} training and {test:,} test samples")
 
 
 @app.command("show")

@@ -121,7 +121,7 @@ _NAMES: Mapping[str, Sequence[str]] = {
 
 def _parameter(name: str, panel: str) -> inspect.Parameter:
     setting = SETTINGS[name]
-    known = _NAMES.get(name) or (setting.kind.choices if isinstance(setting.kind, Choice) else ())
+    known = _NAMES.get(name) or (setting.kind.names if isinstance(setting.kind, Choice) else ())
     text = f"{setting.help}: {', '.join(known)}" if known else setting.help
     option = typer.Option(setting.flag, help=text, show_default=False, rich_help_panel=panel, metavar="LIST")
     return inspect.Parameter(

@@ -35,7 +35,7 @@ class LocalOptimizer:
         self.taken = 0
 
     def step(self, params: Tensor, gradient: Tensor, lr: Tensor) -> None:
-        """Move ``params`` in place; ``gradient`` may be overwritten. Clipping goes into the factors, at no extra pass."""
+        """Move ``params`` in place; ``gradient`` may be overwritten. Clipping goes into the factors: no extra pass."""
         rate, keep = lr[:, None], self._clipping(gradient)
         if self.kind == "sgd" and self.momentum == 0:
             if self.decays:
