@@ -47,13 +47,13 @@ class LineEnd:
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Inches of a line of text."""
+    """Inches of a line of text, with a little to spare: what is drawn is rounded to pixels letter by letter."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 
     font = FontProperties(family="DejaVu Sans", size=size, weight="bold" if bold else "normal")
     width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)
-    return float(width) / 72
+    return 1.02 * float(width) / 72
 
 
 def wrap(text: str, width: float, size: float, bold: bool = False) -> list[str]:

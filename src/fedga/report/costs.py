@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from fedga.algorithms import Algorithm, known_algorithms
 from fedga.algorithms.base import Sent
 from fedga.report.series import setting_text
 from fedga.report.style import algorithm_rank
-from fedga.report.terminal import Column, make_table
+from fedga.report.terminal import Column, TitledTable, make_table
 
 _FLOAT = 4
 _NOTHING = Sent("", "1").reveals  # what a message says that reveals nothing
@@ -64,7 +63,7 @@ def algorithms_table(
     algorithms: Mapping[str, type[Algorithm]] | None = None,
     *,
     width: int | None = None,
-) -> Table:
+) -> TitledTable:
     """The rows of `algorithms_rows` for the terminal; a dash is nothing beyond FedAvg."""
     rows = algorithms_rows(num_parameters, num_classes, algorithms)
     columns = [

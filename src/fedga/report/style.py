@@ -170,11 +170,12 @@ def _write(figure: Figure, path: Path, kind: str) -> Path:
     anonymous = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[kind]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with drawing():
-            figure.savefig(partial, format=kind, dpi=DPI, metadata=anonymous)
-        partial.replace(path)
+        try:
+            with drawing():
+                figure.savefig(partial, format=kind, dpi=DPI, metadata=anonymous)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise FedGAError(f"the picture {str(path)!r} cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return path

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, make_panels, setting_text, telling_settings
-from fedga.report.terminal import Column, least_width, make_table
+from fedga.report.terminal import Column, TitledTable, full_width, least_width, make_table
 
 Row = dict[str, Any]
 
@@ -78,7 +77,9 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def summary_table(curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY, *, width: int | None = None) -> Table:
+def summary_table(
+    curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY, *, width: int | None = None
+) -> TitledTable:
     """The summary for a terminal of ``width``: the best value of each metric, per data set and α, in bold.
 
     What all rows share stands in the title. Metrics that no run has, and those there is no room for, are left out.
@@ -86,7 +87,7 @@ def summary_table(curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY, 
     rows = summary_rows(curves, metrics)
     no_settings = {*_COUNTS, *(f"{metric.name}{end}" for metric in metrics for end in ("", "_deviation"))}
     settings = [name for name in rows[0] if name not in no_settings] if rows else []
-    telling = telling_settings([{name: row[name] for name in settings} for row in rows])
+    telling = telling_settings([{name: row[name] for name in settings} for row in rows]) or ["algorithm"]
     shown = {metric.name: metric for metric in metrics if any(row[metric.name] is not None for row in rows)}
     left = [Column("α" if name == "alpha" else name, [Text(_setting(row[name])) for row in rows]) for name in telling]
     right = []
@@ -94,7 +95,9 @@ def summary_table(curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY, 
         right.append(Column("seeds", [Text(str(row["seeds"])) for row in rows], "right"))
     if any(_note(row) for row in rows):
         right.append(Column("note", [Text(_note(row), style="yellow") for row in rows]))
-    middle = {name: Column(metric.heading, _cells(rows, metric), "right") for name, metric in shown.items()}
+    middle = {name: Column(metric.heading, _cells(rows, metric, " "), "right") for name, metric in shown.items()}
+    if width is not None and full_width([*left, *middle.values(), *right]) > width:
+        middle = {name: Column(metric.heading, _cells(rows, metric, "\n"), "right") for name, metric in shown.items()}
     narrow: list[str] = []
     for name in _DISPENSABLE:
         if width is not None and name in middle and least_width([*left, *middle.values(), *right]) > width:
@@ -112,14 +115,17 @@ def _place(row: Row) -> tuple[Any, Any]:
     return row["dataset"], row["alpha"]
 
 
-def _cells(rows: Sequence[Row], metric: Metric) -> list[Text]:
-    """The column of a metric. What is printed like the best of its data set and α is bold: ties have no winner."""
+def _cells(rows: Sequence[Row], metric: Metric, gap: str) -> list[Text]:
+    """The column of a metric; ``gap`` stands before deviations.
+
+    What is printed like the best of its data set and α is bold: ties have no winner.
+    """
     cells = []
     for group in _sections(rows):
         values = [row[metric.name] for row in group if row[metric.name] is not None]
         finite = [value for value in values if math.isfinite(value)]
         best = (max(finite) if metric.high_is_good else min(finite)) if finite and len(values) > 1 else math.nan
-        cells += [_cell(row, metric, number_text(best, metric.heavy_tailed)) for row in group]
+        cells += [_cell(row, metric, number_text(best, metric.heavy_tailed), gap) for row in group]
     return cells
 
 
@@ -127,13 +133,13 @@ def _sections(rows: Sequence[Row]) -> Iterable[list[Row]]:
     return (list(group) for _, group in itertools.groupby(rows, _place))
 
 
-def _cell(row: Row, metric: Metric, best: str) -> Text:
+def _cell(row: Row, metric: Metric, best: str, gap: str) -> Text:
     value, wide = row[metric.name], row.get(f"{metric.name}_deviation")
     if value is None:
         return Text("–", style="dim")
     shown = number_text(value, metric.heavy_tailed)
     text = Text().append(shown, style="bold" if shown == best else None)
-    return text if wide is None else text.append(f" ±{number_text(wide)}", style="dim")
+    return text if wide is None else text.append(f"{gap}±{number_text(wide)}", style="dim")
 
 
 def number_text(value: float, significant: bool = False) -> str:

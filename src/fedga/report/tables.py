@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from rich.text import Text
 
 from fedga.report.costs import algorithms_rows, algorithms_table
 from fedga.report.series import setting_text
 from fedga.report.summary import SUMMARY, Metric, summary_rows, summary_table
-from fedga.report.terminal import Column, make_table
+from fedga.report.terminal import Column, TitledTable, make_table
 
 if TYPE_CHECKING:
     from fedga.experiments.grid import Provenance
@@ -46,7 +45,7 @@ def values_text(values: Sequence[Any]) -> str:
     return ",".join(setting_text(value) or "none" for value in values)
 
 
-def settings_table(provenance: Iterable[Provenance], *, width: int | None = None) -> Table:
+def settings_table(provenance: Iterable[Provenance], *, width: int | None = None) -> TitledTable:
     """What every setting is and who decided so; what the user gave stands out, defaults step back."""
     rows = settings_rows(provenance)
     names = [

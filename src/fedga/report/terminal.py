@@ -8,8 +8,23 @@ from typing import Literal
 
 from rich import box
 from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
+
+
+class TitledTable(Table):
+    """A rich table whose heading and footnote take the width of the terminal, however narrow the table is."""
+
+    heading = ""
+    footnote = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.heading:
+            yield Text(self.heading, style="italic")  # a text, since a name in brackets is no markup
+        yield from super().__rich_console__(console, options)
+        if self.footnote:
+            yield Text(self.footnote, style="dim italic")
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,11 @@ class Column:
         return [self.heading, *(cell.plain for cell in self.cells)]
 
 
+def full_width(columns: Sequence[Column]) -> int:
+    """The width at which nothing wraps and columns stand two apart."""
+    return sum(column.widest + 2 for column in columns) - 2
+
+
 def least_width(columns: Sequence[Column]) -> int:
     """The width below which words would be cut."""
     return sum(column.narrowest for column in columns) + len(columns) - 1
@@ -47,15 +67,13 @@ def make_table(
     width: int | None = None,
     sections: Sequence[int] = (),
     leading: int = 0,
-) -> Table:
+) -> TitledTable:
     """A rich table of these columns; ``width`` is the terminal's, ``sections`` the rows after which one ends."""
-    roomy = width is None or sum(column.widest + 2 for column in columns) - 2 <= width
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    table.title = Text(title) if title else None  # texts, since a name in brackets is no markup
-    table.caption = Text(caption) if caption else None
+    roomy = width is None or full_width(columns) <= width
+    table = TitledTable(box=box.SIMPLE_HEAD, show_edge=False)
+    table.heading, table.footnote = title, caption
     table.padding = (0, 1 if roomy else 0, 0, 0)
     table.pad_edge = False
-    table.title_justify = table.caption_justify = "left"
     table.leading = leading
     widths: Sequence[int | None] = [None] * len(columns)
     if width is not None and not roomy and least_width(columns) <= width:
