@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from fedga.data.federation import Federation
-from fedga.simulation.device_data import DeviceData
 from simulation.runs import (
     EXACT,
     assert_same_metrics,
     assert_same_state,
     distance,
-    make_even_federation,
     make_engine,
+    make_even_federation,
     make_lane,
     make_uneven_federation,
 )
+
+from fedga.data.federation import Federation
+from fedga.simulation.device_data import DeviceData
 
 ROUNDS = 6
 

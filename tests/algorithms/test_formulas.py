@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from simulation.runs import make_engine, make_lane, make_uneven_federation
 from torch import Tensor, nn
 
 from fedga.algorithms import Batch, Server, make_algorithm
@@ -19,7 +20,6 @@ from fedga.data.federation import Federation
 from fedga.models import build_model
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.stacked import StackedModel
-from simulation.runs import make_engine, make_lane, make_uneven_federation
 
 pytestmark = pytest.mark.usefixtures("float64")
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -43,7 +43,8 @@ def test_fedprox_penalty() -> None:
     params.requires_grad_()
     penalty = make_algorithm("fedprox", mu=0.3).penalty(params, received)
     assert penalty is not None
-    assert penalty.item() == pytest.approx(0.15 * sum((a - b) ** 2 for a, b in zip(params.tolist(), received.tolist(), strict=True)))
+    squares = [(a - b) ** 2 for a, b in zip(params.tolist(), received.tolist(), strict=True)]
+    assert penalty.item() == pytest.approx(0.15 * sum(squares))
     (gradient,) = torch.autograd.grad(penalty, params)
     torch.testing.assert_close(gradient, 0.3 * (params.detach() - received), **EXACT)
 
@@ -329,9 +330,7 @@ def test_scaffold_by_hand_for_one_client_and_one_step(exact_data: DeviceData) ->
         kept[k], params = new, moved
         torch.testing.assert_close(engine.stack.params[0], params, rtol=0, atol=1e-12)
         torch.testing.assert_close(engine.segments[0].state["control"][0], control, rtol=0, atol=1e-12)
-        torch.testing.assert_close(
-            engine.segments[0].client_state["control"][0], torch.stack(kept), rtol=0, atol=1e-12
-        )
+        torch.testing.assert_close(engine.segments[0].client_state["control"][0], torch.stack(kept), rtol=0, atol=1e-12)
     assert len(set(active)) > 1
     assert len(active) > len(set(active))  # a client came back and used what it kept
 

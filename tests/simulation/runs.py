@@ -66,7 +66,11 @@ def make_even_federation(dataset: Dataset, clients: int = 4, per_class: int = 6)
 
 
 def make_lane(
-    dataset: Dataset, federation: Federation | None = None, model: Any = "mlp", algorithm: str = "fedavg", **settings: Any
+    dataset: Dataset,
+    federation: Federation | None = None,
+    model: Any = "mlp",
+    algorithm: str = "fedavg",
+    **settings: Any,
 ) -> Lane:
     federation = federation or make_uneven_federation(dataset)
     name = model if isinstance(model, str) else "own"

@@ -127,7 +127,8 @@ def test_recorded_scores_match_scikit_learn(lacks: int | None) -> None:
     dataset = dataset if lacks is None else without_class(dataset, lacks)
     data = make_data(dataset)
     lanes = [
-        make_lane(dataset, make_uneven_federation(dataset), lr=0.003, seed=seed, server_average=0.5) for seed in range(3)
+        make_lane(dataset, make_uneven_federation(dataset), lr=0.003, seed=seed, server_average=0.5)
+        for seed in range(3)
     ]
     engine = Engine(lanes, data)
     for _ in range(2):

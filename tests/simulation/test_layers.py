@@ -239,4 +239,3 @@ def test_integer_parameters_are_refused() -> None:
     network.bias = nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False)
     with pytest.raises(FedGAError, match="floating point"):
         StackedModel(network)
-

@@ -118,7 +118,9 @@ def test_server_optimizer_follows_its_formula(kind: str) -> None:
         torch.testing.assert_close(torch.stack(found)[:, row], expected[:, None].expand(-1, 3), **EXACT)
 
 
-@pytest.mark.parametrize(("kind", "moments"), [("sgd", (0, 0)), ("momentum", (3, 0)), ("adam", (3, 3)), ("yogi", (3, 3))])
+@pytest.mark.parametrize(
+    ("kind", "moments"), [("sgd", (0, 0)), ("momentum", (3, 0)), ("adam", (3, 3)), ("yogi", (3, 3))]
+)
 def test_server_optimizer_keeps_what_it_needs(kind: str, moments: tuple[int, int]) -> None:
     optimizer = ServerOptimizer.create(kind, torch.ones(2, 1), torch.zeros(2, 3))
     assert (optimizer.first.shape[1], optimizer.second.shape[1]) == moments

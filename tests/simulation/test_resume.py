@@ -59,9 +59,7 @@ def assert_resumes(lanes: Sequence[Lane], data: DeviceData, folder: Path) -> Non
 
 @pytest.mark.parametrize("model", ["mlp", Mixing], ids=["mlp", "own"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_resumed_equals_uninterrupted(
-    algorithm: str, model: Any, pictures_data: DeviceData, tmp_path: Path
-) -> None:
+def test_resumed_equals_uninterrupted(algorithm: str, model: Any, pictures_data: DeviceData, tmp_path: Path) -> None:
     lane = make_lane(
         pictures_data.dataset,
         model=model,

@@ -86,9 +86,10 @@ def show(
     federation = make_federation(
         dataset, partition, clients=clients, seed=seed, alpha=alpha, classes_per_client=classes_per_client
     )
+    names = dataset.client_names if partition == "natural" else ()
     drawn = "" if alpha is None else f", α = {alpha:g}"
     title = f"{dataset.name}: {federation.num_clients} clients, {partition}{drawn}, seed {seed}"
-    out.print(label_heatmap_text(federation.class_counts, dataset.class_names, title))
+    out.print(label_heatmap_text(federation.class_counts, dataset.class_names, title, client_names=names))
     missing = (federation.class_counts == 0).mean()
     sizes = federation.sizes
     say(
@@ -98,7 +99,8 @@ def show(
     default = f"{Path(dataset.name).stem}-{partition}{'' if alpha is None else f'-alpha{alpha:g}'}"
     path = picture or Path(default)
     try:
-        written = save(label_heatmap(federation.class_counts, dataset.class_names, title), path.with_suffix(""))
+        figure = label_heatmap(federation.class_counts, dataset.class_names, title, client_names=names)
+        written = save(figure, path.with_suffix(""))
     except OSError as error:
         raise FedGAError(f"the picture cannot be written to {path} ({error.strerror}): choose another --out") from error
     say("picture: " + ", ".join(map(str, written)))

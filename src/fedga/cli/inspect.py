@@ -119,7 +119,7 @@ def algorithms(
         raise FedGAError(f"--shape {shape!r} is not a shape: write it as 3x32x32") from None
     parameters = sum(p.numel() for p in build_model(model, input_shape, classes).parameters())
     if format == "table":
-        out.print(algorithms_table(model, parameters, classes))
+        out.print(algorithms_table(model, parameters, classes, width=out.width))
         return
     rows = algorithms_rows(parameters, classes)
     if format == "json":
