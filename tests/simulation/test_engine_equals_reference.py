@@ -293,7 +293,7 @@ def test_frozen_parameters_stay(settings: dict[str, Any], pictures: Dataset) -> 
     engine = make_engine([lane], make_data(pictures))
     for _ in range(2):
         engine.run_round()
-    found = engine.model.params.views(engine.stack.params[0])
+    found = engine.model.params.views(engine.stack.params[0]) | engine.model.buffers.views(engine.stack.buffers[0])
     for name, parameter in lane.model.named_parameters():
         assert torch.equal(found[name], parameter.detach()) == (not parameter.requires_grad), name
     assert_engine_equals_reference(lane)

@@ -259,6 +259,27 @@ def test_divergence_is_found_in_a_round_that_is_not_evaluated(pictures_data: Dev
     assert result.metrics is None
 
 
+def test_a_loss_that_is_not_finite_is_divergence_too(pictures_data: DeviceData) -> None:
+    """Finite weights whose predictions on the test split are not."""
+    engine = make_engine([make_lane(pictures_data.dataset, model=Overflow)], pictures_data)
+    (result,) = engine.run_round()
+    assert engine.stack.params.isfinite().all()
+    assert result.diverged
+    assert result.metrics is None
+
+
+class Overflow(nn.Module):
+    """Behaves while it is trained."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(64, num_classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits = self.output(inputs.flatten(1))
+        return logits if self.training else logits * 1e30 * 1e30
+
+
 def test_a_diverged_lane_is_left_behind(pictures_data: DeviceData) -> None:
     tame = make_lane(pictures_data.dataset, algorithm="scaffold")
     wild = make_lane(pictures_data.dataset, algorithm="scaffold", lr=1e30, clip=None)

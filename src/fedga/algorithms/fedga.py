@@ -7,12 +7,13 @@ The loss itself lives in ``fedga.calibration``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from torch import Tensor
 
 from fedga.algorithms.base import Algorithm, Batch
 from fedga.calibration import Variant, batch_class_counts, ga_loss
+from fedga.errors import unknown_name
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class FedGA(Algorithm):
     variant: Variant = "soft"
 
     citation: ClassVar[str] = "Xiao et al. 2025"
+
+    def __post_init__(self) -> None:
+        if self.variant not in get_args(Variant):
+            raise unknown_name("variant of fedga", self.variant, get_args(Variant))
 
     def local_loss(self, batch: Batch) -> Tensor:
         return ga_loss(

@@ -6,13 +6,16 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
-from fedga import __version__
 from fedga.cli.console import fail
+from fedga.cli.usage import UsageError, usage_sentence
 from fedga.errors import FedGAError
+from fedga.version import __version__
 
 app = typer.Typer(
     name="fedga",
@@ -37,12 +40,16 @@ def _common(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error came from, not its sentence alone.")
+    ] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Options of every command; ``main`` takes ``--traceback`` out beforehand, so that it may stand anywhere."""
 
 
-def _register() -> None:
-    """Commands live in modules of their own, loaded here once so that ``fedga --help`` knows them all."""
+@cache
+def _program() -> Any:
+    """The commands, which live in modules of their own, loaded once."""
     from fedga.cli import data, inspect, run
 
     app.command("run")(run.command)
@@ -50,6 +57,7 @@ def _register() -> None:
     app.command("evaluate")(inspect.evaluate_model)
     app.command("algorithms")(inspect.algorithms)
     app.add_typer(data.app, name="data")
+    return get_command(app)
 
 
 def _with_bare_switches(arguments: Sequence[str]) -> list[str]:
@@ -75,23 +83,56 @@ _FILE_TROUBLES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The program ``fedga``. Exit codes: 0 done, 1 a run diverged or a bug, 2 bad input, 130 interrupted."""
+    """The program ``fedga``. Exit codes: 0 done (a diverged run is a result), 1 a bug, 2 bad input, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     traceback = "--traceback" in given or bool(os.environ.get("FEDGA_TRACEBACK"))
     given = [argument for argument in given if argument != "--traceback"]
+    _write_what_can_be_written()
+    if "" not in sys.path:
+        sys.path.append("")  # a network of the user's own lies in the folder she works in
     try:
-        _register()
-        app(_with_bare_switches(given))
-    except FedGAError as error:
-        if traceback:
-            raise
-        fail(str(error))
-    except KeyboardInterrupt:
-        fail("interrupted", code=130)
+        code = _invoke(_with_bare_switches(given))
+        sys.stdout.flush()  # here, where a closed pipe is still met with calm
+        sys.exit(code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # a reader such as `head` has seen enough
-    except OSError as error:
-        if traceback or error.errno not in _FILE_TROUBLES:
+    except KeyboardInterrupt:
+        fail("interrupted", code=130)
+    except Exception as error:
+        sentence = None if traceback else _sentence(error)
+        if sentence is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        fail(where + _FILE_TROUBLES[error.errno])
+        fail(sentence)
+
+
+def _invoke(arguments: list[str]) -> int:
+    program = _program()
+    try:
+        with program.make_context("fedga", arguments) as context:
+            program.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def _sentence(error: Exception) -> str | None:
+    """What the user should know and do; None for a bug of ours."""
+    if isinstance(error, FedGAError):
+        return str(error)
+    if isinstance(error, UsageError):
+        return usage_sentence(error)
+    if isinstance(error, OSError) and error.errno in _FILE_TROUBLES:
+        return (f"{error.filename}: " if error.filename else "") + _FILE_TROUBLES[error.errno]
+    if isinstance(error, (RuntimeError, MemoryError)):
+        from fedga.simulation.memory import is_out_of_memory
+
+        if is_out_of_memory(error):
+            return "out of memory, however little is done at once: use a smaller --batch-size, --model or data set"
+    return None
+
+
+def _write_what_can_be_written() -> None:
+    """Where a stream cannot show a letter, as α on some Windows consoles, a "?" is better than a lost result."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")

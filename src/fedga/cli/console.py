@@ -6,6 +6,7 @@ import sys
 from typing import NoReturn
 
 from rich.console import Console
+from rich.text import Text
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -13,13 +14,11 @@ err = Console(stderr=True, highlight=False)
 
 def fail(sentence: str, code: int = 2) -> NoReturn:
     """One sentence and an exit code."""
-    err.print(f"[bold red]fedga:[/] {_escape(sentence)}", soft_wrap=True)
+    if sentence:
+        err.print(Text.assemble(("fedga:", "bold red"), " ", sentence), soft_wrap=True)
     sys.exit(code)
 
 
 def say(sentence: str) -> None:
-    err.print(_escape(sentence), soft_wrap=True)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", "\\[")
+    """A sentence as it is: what a user wrote may look like markup and is none."""
+    err.print(Text(sentence), soft_wrap=True)

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.text import Text
 
 from fedga.cli.console import out, say
-from fedga.data import PARTITIONS, SOURCES, load_dataset, make_federation
+from fedga.cli.run import canonical
+from fedga.data import SOURCES, Dataset, load_dataset, make_federation
 from fedga.data.catalog import find_source
 from fedga.data.sources import is_here
 from fedga.errors import FedGAError, unknown_name
+from fedga.experiments.grid import build_sweep, parse_list
+from fedga.experiments.kinds import Number
+from fedga.experiments.spec import SETTINGS, RunSpec
+from fedga.report.terminal import Column, make_table
 
 app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
 
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with data files.", envvar="FEDGA_DATA")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with data files, else FEDGA_DATA.")]
 
 
 @app.command("list")
 def list_sources(data_dir: DataDir = None) -> None:
     """The data sets known by name, and whether a copy is on this machine."""
-    table = Table(
-        title="Data sets", caption="Your own: the path of a .npz, .csv or .parquet file, or of a picture folder"
-    )
-    for heading in ("name", "classes", "train", "test", "shape", "here", "licence"):
-        table.add_column(heading, justify="right" if heading in ("classes", "train", "test") else "left")
-    for source in SOURCES.values():
-        shape = "×".join(map(str, source.shape))
-        table.add_row(
+    rows = [
+        (
             source.name,
             str(source.classes),
             f"{source.train_samples:,}",
             f"{source.test_samples:,}",
-            shape,
+            "×".join(map(str, source.shape)),
             "yes" if is_here(source.name, data_dir) else "no",
             source.licence,
         )
-    out.print(table)
+        for source in SOURCES.values()
+    ]
+    headings = ("name", "classes", "train", "test", "shape", "here", "licence")
+    columns = [
+        Column(heading, [Text(cell) for cell in cells], "right" if heading in ("classes", "train", "test") else "left")
+        for heading, cells in zip(headings, zip(*rows, strict=True), strict=True)
+    ]
+    caption = "Your own: the path of a .npz, .csv or .parquet file, or of a picture folder."
+    out.print(make_table(columns, title="Data sets", caption=caption, width=out.width))
 
 
 @app.command("get")
@@ -54,53 +62,76 @@ def get(name: str, data_dir: DataDir = None) -> None:
     say(f"{dataset.name} is here: {train:,} training and {test:,} test samples")
 
 
+def _setting(name: str, *flags: str) -> Any:
+    setting = SETTINGS[name]
+    metavar = "NUMBER" if isinstance(setting.kind, Number) else "NAME"
+    return typer.Option(*(flags or (setting.flag,)), help=setting.help, metavar=metavar, show_default=False)
+
+
 @app.command("show")
 def show(
     name: str,
-    alpha: Annotated[float | None, typer.Option("--alpha", help="Dirichlet concentration α.")] = None,
-    partition: Annotated[str, typer.Option("--partition", help=", ".join(PARTITIONS))] = "dirichlet",
-    clients: Annotated[int | None, typer.Option("--clients", help="Number of clients.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the partition.")] = 0,
-    classes_per_client: Annotated[int, typer.Option("--classes-per-client", help="For --partition shards.")] = 2,
-    client_column: Annotated[str | None, typer.Option("--client-column", help="Whose sample it is.")] = None,
-    label_column: Annotated[str | None, typer.Option("--label-column", help="Which class it is.")] = None,
-    picture: Annotated[Path | None, typer.Option("--out", help="Where the picture goes (PNG and SVG).")] = None,
+    alpha: Annotated[str | None, _setting("alpha")] = None,
+    partition: Annotated[str | None, _setting("partition")] = None,
+    clients: Annotated[str | None, _setting("clients")] = None,
+    seed: Annotated[str | None, _setting("seed", "--seed", "--seeds")] = None,
+    classes_per_client: Annotated[str | None, _setting("classes_per_client")] = None,
+    client_column: Annotated[str | None, _setting("client_column")] = None,
+    label_column: Annotated[str | None, _setting("label_column")] = None,
+    picture: Annotated[Path | None, typer.Option("--out", help="Where the picture goes, as PNG and SVG.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Who holds which classes: a client × class heat map, in the terminal and as a picture."""
     from fedga.cli.progress import decoding
-    from fedga.experiments.presets import preset_settings
-    from fedga.experiments.spec import READ_ALPHA
     from fedga.report.figures import label_heatmap, label_heatmap_text, save
 
-    if client_column is not None and partition == "dirichlet" and alpha is None:
-        partition = "natural"
-    if partition in READ_ALPHA and alpha is None:
-        alpha = 0.1
+    written = {"dataset": name, "alpha": alpha, "partition": partition, "clients": clients, "seed": seed}
+    written |= {"classes_per_client": classes_per_client, "client_column": client_column, "label_column": label_column}
+    spec = _one_run({setting: text for setting, text in written.items() if text is not None})
     with decoding() as progress:
         dataset = load_dataset(
-            name, data_dir=data_dir, client_column=client_column, label_column=label_column, progress=progress
+            spec.dataset,
+            data_dir=data_dir,
+            client_column=spec.client_column,
+            label_column=spec.label_column,
+            progress=progress,
         )
-    if clients is None and partition != "natural":
-        clients = preset_settings("", dataset.name, alpha).values["clients"]
     federation = make_federation(
-        dataset, partition, clients=clients, seed=seed, alpha=alpha, classes_per_client=classes_per_client
+        dataset,
+        spec.partition,
+        clients=spec.clients,
+        seed=spec.seed,
+        alpha=spec.alpha,
+        classes_per_client=spec.classes_per_client,
     )
-    names = dataset.client_names if partition == "natural" else ()
-    drawn = "" if alpha is None else f", α = {alpha:g}"
-    title = f"{dataset.name}: {federation.num_clients} clients, {partition}{drawn}, seed {seed}"
-    out.print(label_heatmap_text(federation.class_counts, dataset.class_names, title, client_names=names))
+    drawn = "" if spec.alpha is None else f", α = {spec.alpha:g}"
+    title = f"{dataset.name}: {federation.num_clients} clients, {spec.partition}{drawn}, seed {spec.seed}"
+    names = dataset.client_names if spec.partition == "natural" else ()
+    shown = (federation.class_counts, dataset.class_names, title)
+    files = save(label_heatmap(*shown, client_names=names), _without_ending(picture) or _default_name(dataset, spec))
+    out.print(label_heatmap_text(*shown, client_names=names))
     missing = (federation.class_counts == 0).mean()
     sizes = federation.sizes
     say(
         f"{sizes.min()} to {sizes.max()} samples per client, {sizes.sum():,} of {len(dataset.train_targets):,} used; "
         f"a client lacks {missing * dataset.num_classes:.1f} of {dataset.num_classes} classes on average"
     )
-    default = f"{Path(dataset.name).stem}-{partition}{'' if alpha is None else f'-alpha{alpha:g}'}"
-    path = picture or Path(default)
-    try:
-        figure = label_heatmap(federation.class_counts, dataset.class_names, title, client_names=names)
-        written = save(figure, path.with_suffix(""))
-    except OSError as error:
-        raise FedGAError(f"the picture cannot be written to {path} ({error.strerror}): choose another --out") from error
-    say("picture: " + ", ".join(map(str, written)))
+    say("picture: " + ", ".join(map(str, files)))
+
+
+def _one_run(written: Mapping[str, str]) -> RunSpec:
+    """The partition as `fedga run` would read it, defaults and complaints included."""
+    given = {name: parse_list(name, text) for name, text in written.items()}
+    for name, values in given.items():
+        if len(values) > 1:
+            raise FedGAError(f"{SETTINGS[name].flag} {written[name]!r} lists several values: give one, for one picture")
+    [spec] = build_sweep(canonical({**given, "algorithm": ["fedavg"], "active": [1]})).runs
+    return spec
+
+
+def _without_ending(path: Path | None) -> Path | None:
+    return path.with_suffix("") if path is not None and path.suffix.lower() in (".png", ".svg", ".pdf") else path
+
+
+def _default_name(dataset: Dataset, spec: RunSpec) -> str:
+    return f"{Path(dataset.name).stem}-{spec.partition}{'' if spec.alpha is None else f'-alpha{spec.alpha:g}'}"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.text import Text
 
-from fedga.cli.console import out
+from fedga.cli.console import out, say
 from fedga.errors import FedGAError, unknown_name
+from fedga.experiments.kinds import Number
+from fedga.report.terminal import Column, make_table
 
 FORMATS = ("table", "csv", "json")
 
@@ -39,8 +42,14 @@ def evaluate_model(
     dataset: Annotated[
         str | None, typer.Option("--dataset", help="Data set; the one it was trained on if left out.")
     ] = None,
+    label_column: Annotated[
+        str | None, typer.Option("--label-column", help="Column that holds the class.", metavar="NAME")
+    ] = None,
+    client_column: Annotated[
+        str | None, typer.Option("--client-column", help="Column that is no feature but a client.", metavar="NAME")
+    ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", envvar="FEDGA_DATA", help="Folder with data files.")
+        Path | None, typer.Option("--data-dir", help="Folder with data files, else FEDGA_DATA.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")] = "auto",
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",  # noqa: A002
@@ -62,17 +71,20 @@ def evaluate_model(
     where = choose_device(device)
     saved = load_model(model)
     spec = saved.spec
+    own = dataset is None or dataset == spec.dataset
     data = load_dataset(
         dataset or spec.dataset,
         data_dir=data_dir,
-        label_column=spec.label_column if dataset is None else None,
-        client_column=spec.client_column if dataset is None else None,
+        label_column=label_column or (spec.label_column if own else None),
+        client_column=client_column or (spec.client_column if own else None),
     )
     if data.input_shape != saved.input_shape or data.num_classes != len(saved.class_names):
         raise FedGAError(
             f"{model.name} reads samples of shape {saved.input_shape} in {len(saved.class_names)} classes and "
             f"{data.name} has {data.input_shape} in {data.num_classes}: give the data set it was trained for"
         )
+    if data.class_names != saved.class_names:
+        say(f"the classes of {data.name} have other names than those of {spec.dataset}: taken in the order they stand")
     stacked = StackedModel(saved.model).to(where)
     params, buffers = stacked.flatten(saved.model)
     evaluation = evaluate(
@@ -89,42 +101,42 @@ def evaluate_model(
         by_class = dict(zip(data.class_names, recalls, strict=True))
         print(json.dumps({"model": str(model), "dataset": data.name, **row, "class_accuracy": by_class}, indent=2))
         return
-    table = Table(title=f"{spec.algorithm}, trained on {spec.dataset} for {spec.rounds} rounds, on {data.name}")
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    for name, value in row.items():
-        table.add_row(name, f"{value:.4f}")
-    for name, value in zip(data.class_names, recalls, strict=True):
-        table.add_row(f"accuracy on class {name}", f"{value:.4f}")
-    out.print(table)
+    values = row | {f"accuracy on class {name}": value for name, value in zip(data.class_names, recalls, strict=True)}
+    columns = [
+        Column("metric", [Text(name) for name in values]),
+        Column("value", [Text(f"{value:.4f}") for value in values.values()], "right"),
+    ]
+    title = f"{spec.algorithm}, trained on {spec.dataset} for {spec.rounds} rounds, on the test split of {data.name}"
+    out.print(make_table(columns, title=title, width=out.width))
 
 
 def algorithms(
     model: Annotated[str, typer.Option("--model", help="Network whose size the bytes are counted for.")] = "mlp",
     shape: Annotated[str, typer.Option("--shape", help="Shape of a sample, such as 3x32x32.")] = "1x28x28",
-    classes: Annotated[int, typer.Option("--classes", min=2, help="Number of classes.")] = 10,
+    classes: Annotated[str, typer.Option("--classes", help="Number of classes.", metavar="NUMBER")] = "10",
     format: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",  # noqa: A002
 ) -> None:
     """What every algorithm costs and reveals beyond plain model averaging."""
     import csv
 
-    from fedga.models import build_model
+    from fedga.experiments.prepare import fitting_model
     from fedga.report.tables import algorithms_rows, algorithms_table
 
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
-    try:
-        input_shape = tuple(int(side) for side in shape.lower().replace("×", "x").split("x"))
-    except ValueError:
-        raise FedGAError(f"--shape {shape!r} is not a shape: write it as 3x32x32") from None
-    parameters = sum(p.numel() for p in build_model(model, input_shape, classes).parameters())
+    if not re.fullmatch(r"[1-9]\d*([x×][1-9]\d*)*", shape.lower()):
+        raise FedGAError(f"--shape {shape!r} is not a shape: write it as 3x32x32")
+    input_shape = tuple(int(side) for side in re.findall(r"\d+", shape))
+    number = int(Number(whole=True, least=2).parse("--classes", classes) or 0)
+    parameters = sum(p.numel() for p in fitting_model(model, input_shape, number).parameters())
     if format == "table":
-        out.print(algorithms_table(model, parameters, classes, width=out.width))
+        out.print(algorithms_table(model, parameters, number, width=out.width))
         return
-    rows = algorithms_rows(parameters, classes)
+    rows = algorithms_rows(parameters, number)
     if format == "json":
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    writer = csv.DictWriter(sys.stdout, rows[0])
+    writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow(row | {"options": ":".join(f"{name}={value}" for name, value in row["options"].items())})

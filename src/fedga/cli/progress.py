@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fedga.cli.console import err, say
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.sweep import Observer
+from fedga.report.series import setting_text
 from fedga.simulation.engine import LaneRound
 
 LOG_EVERY_S = 10.0  # where there is no terminal to draw on
@@ -32,7 +33,8 @@ class StopRequest:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        say("stopping after this round; press Ctrl-C again to stop at once")
+        with suppress(RuntimeError):  # the signal came in the middle of another line: that one is worth more
+            say("stopping after this round; press Ctrl-C again to stop at once")
 
     @contextmanager
     def listening(self) -> Iterator[StopRequest]:
@@ -47,16 +49,25 @@ class StopRequest:
 class SweepProgress:
     """Turns what a sweep reports into a bar; on a plain stream, into a line now and then."""
 
-    def __init__(self, specs: Sequence[RunSpec], finished: int, stop: StopRequest, console: Console = err) -> None:
+    def __init__(
+        self,
+        specs: Sequence[RunSpec],
+        axes: Sequence[str],
+        finished: int,
+        stop: StopRequest,
+        console: Console = err,
+    ) -> None:
         self.console, self.stop = console, stop
+        self.wanted = {spec.run_id for spec in specs}
+        self.axes = [name for name in axes if name not in ("algorithm", "seed")]
         self.total = sum(spec.rounds for spec in specs)
         self.bar = Progress(
-            TextColumn("[bold]{task.description}"),
+            _plain("{task.description}", "bold"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("rounds"),
             TimeRemainingColumn(),
-            TextColumn("[cyan]{task.fields[accuracy]}"),
+            _plain("{task.fields[accuracy]}", "cyan"),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -69,24 +80,32 @@ class SweepProgress:
         return Observer(self._started, self._advanced, self._noticed, self.stop)
 
     def _started(self, specs: Sequence[RunSpec], rounds: int) -> None:
-        if rounds:
-            say(f"continuing {len(specs)} runs after round {rounds}")
-            self.done += rounds * len(specs)
         self.latest = {}
+        if rounds:
+            say(f"continuing {len(specs)} run{'s' * (len(specs) != 1)} after round {rounds}")
+            self.done += sum(rounds for spec in specs if spec.run_id in self.wanted)
 
     def _advanced(self, specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
         for spec, result in zip(specs, rounds, strict=True):
+            if spec.run_id not in self.wanted:  # of an earlier command, in the same group
+                continue
             self.done += 1
             if result.metrics is not None:
                 label = f"{spec.algorithm}{'+' + spec.preset if spec.preset else ''}"
                 self.latest[spec.run_id] = (label, result.metrics["accuracy"])
             if result.diverged:
                 self.done += spec.rounds - result.round
-                say(f"{spec.algorithm} with seed {spec.seed} diverged in round {result.round}; the other runs go on")
+                self.latest.pop(spec.run_id, None)
+                say(f"{self._name(spec)} diverged in round {result.round}: it ends here, and the table will say so")
         self.bar.update(self.task, completed=self.done, accuracy=self._accuracies())
         if not self.console.is_terminal and time.monotonic() - self.logged > LOG_EVERY_S:
             self.logged = time.monotonic()
-            say(f"{self.done} of {self.total} rounds; accuracy {self._accuracies()}")
+            say(f"{self.done} of {self.total} rounds; accuracy {self._accuracies() or 'not measured yet'}")
+
+    def _name(self, spec: RunSpec) -> str:
+        """A run by what tells it from the others of the command."""
+        settings = [f"{name} {setting_text(getattr(spec, name))}" for name in self.axes]
+        return ", ".join([spec.algorithm, *settings, f"seed {spec.seed}"])
 
     def _accuracies(self) -> str:
         """The mean over the runs of every algorithm; no more of them than fit on a line."""
@@ -100,10 +119,15 @@ class SweepProgress:
         say(text)
 
 
+def _plain(text: str, style: str) -> TextColumn:
+    """A column that shows names as they are, brackets and colons too."""
+    return TextColumn(text, style=style, markup=False)
+
+
 @contextmanager
 def decoding(console: Console = err) -> Iterator[Callable[[str, int, int], None]]:
     """A bar for each file of pictures that is decoded for the first time."""
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+    columns = (_plain("{task.description}", "bold"), BarColumn(bar_width=24), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, TaskID] = {}
 

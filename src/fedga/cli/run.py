@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fedga.cli.console import err, out, say
+from fedga.cli.console import err, fail, out, say
 from fedga.data.catalog import SOURCES
-from fedga.experiments.grid import Sweep, build_sweep, parse_list
-from fedga.experiments.kinds import Choice
+from fedga.experiments.grid import Provenance, Sweep, build_sweep, parse_list
+from fedga.experiments.kinds import Choice, Number
 from fedga.experiments.presets import PRESETS
 from fedga.experiments.spec import SETTINGS, RunSpec
 
@@ -36,19 +36,19 @@ def _run(
     settings: Mapping[str, str | None],
     config: Path | None,
     data_dir: Path | None,
-    device: str,
+    device: str | None,
     out_dir: Path | None,
-    threads: int | None,
+    threads: str | None,
     pictures: bool,
 ) -> None:
+    cores = None if threads is None else Number(whole=True, least=1).parse("--threads", threads)
     given = {name: None if text is None else parse_list(name, text) for name, text in settings.items()}
-    sweep = build_sweep(_canonical(given), config)
+    sweep = build_sweep(canonical(given), config)
     program = sweep.program
     data_dir = data_dir or (Path(program["data_dir"]) if "data_dir" in program else None)
-    device = device if device != "auto" else program.get("device", "auto")
-    out_dir = out_dir or (Path(program["out"]) if "out" in program else default_folder(sweep.runs))
+    out_dir = out_dir or (Path(program["out"]).expanduser() if "out" in program else default_folder(sweep.runs))
 
-    import torch  # only now: bad settings are refused without waiting for torch
+    import torch
 
     from fedga.cli.progress import StopRequest, SweepProgress, decoding
     from fedga.experiments.prepare import Preparation, choose_device
@@ -56,31 +56,30 @@ def _run(
     from fedga.experiments.sweep import Interrupted, run_sweep
     from fedga.report.tables import settings_table
 
-    where = choose_device(device)
+    where = choose_device(device or program.get("device", "auto"))
     with decoding() as progress:
         preparation = Preparation(sweep.runs, data_dir, progress)
     specs = preparation.fit_active(sweep.runs, chosen=_user_chose(sweep, "active"))
-    if threads is not None:
-        torch.set_num_threads(threads)
-    err.print(settings_table(sweep.provenance, width=err.width))
-    say(f"{len(specs)} runs on {where}; results go to {out_dir}")
+    if cores is not None:
+        torch.set_num_threads(int(cores))
 
     with Store(out_dir) as store, StopRequest().listening() as stop:
-        runs = store.register(specs, preparation.fingerprints(specs), sweep.axes)
-        finished = sum(run.spec.rounds for run in runs if run.finished)
-        if finished:
-            say(f"{sum(run.finished for run in runs)} of them are finished already")
-        shown = SweepProgress(specs, finished, stop)
-        with shown.bar:
-            try:
+        runs = store.register(specs, preparation.fingerprints(specs), sweep.axes)  # refuses before anything is said
+        err.print(settings_table(_fitted(sweep, specs), width=err.width))
+        finished = sum(run.finished for run in runs)
+        already = f", {finished} of them finished already" if finished else ""
+        say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {where}{already}; results go to {out_dir}")
+        shown = SweepProgress(specs, sweep.axes, sum(run.spec.rounds for run in runs if run.finished), stop)
+        try:
+            with shown.bar:
                 run_sweep(specs, store, where, axes=sweep.axes, observer=shown.observer(), preparation=preparation)
-            except Interrupted:
-                say(f"stopped; everything so far is in {out_dir}, and the same command continues")
-                raise typer.Exit(130) from None
+        except Interrupted:
+            fail(f"stopped; everything so far is in {out_dir}, and the same command continues", code=130)
     _show(out_dir, {spec.run_id for spec in specs}, pictures)
+    say(f"every round: fedga results {out_dir} --format csv; trained models: {out_dir / 'models'}")
 
 
-def _canonical(given: dict[str, list[Any] | None]) -> dict[str, list[Any] | None]:
+def canonical(given: dict[str, list[Any] | None]) -> dict[str, list[Any] | None]:
     """Data sets under their one name, however they were spelt, since presets and results go by it."""
     from fedga.data.catalog import find_source
 
@@ -100,6 +99,16 @@ def default_folder(specs: Sequence[RunSpec]) -> Path:
 def _user_chose(sweep: Sweep, setting: str) -> bool:
     sources = [line.source for line in sweep.provenance if line.setting == setting]
     return not all(source.startswith(("preset", "default")) for source in sources)
+
+
+def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
+    """The lines of the settings table, with the number of active clients that the data allow."""
+    if [spec.active for spec in specs] == [spec.active for spec in sweep.runs]:
+        return list(sweep.provenance)
+    active = Provenance("active", tuple(dict.fromkeys(spec.active for spec in specs)), "default, or all clients")
+    at = next(at for at, line in enumerate(sweep.provenance) if line.setting == "active")
+    others = [line for line in sweep.provenance if line.setting != "active"]
+    return [*others[:at], active, *others[at:]]
 
 
 def _show(folder: Path, run_ids: set[str], pictures: bool) -> None:
@@ -129,7 +138,9 @@ def _parameter(name: str, panel: str) -> inspect.Parameter:
     )
 
 
-_PROGRAM = "Program"
+def _own(flag: str, text: str, metavar: str | None = None) -> Any:
+    """An option of the program itself: it changes no number, and takes one value."""
+    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel="Program")
 
 
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
@@ -151,27 +162,12 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
 @_with_settings
 def command(
     settings: dict[str, str | None],
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="TOML file with the same names as the flags.", rich_help_panel=_PROGRAM),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", help="Folder with data files.", envvar="FEDGA_DATA", rich_help_panel=_PROGRAM),
-    ] = None,
-    device: Annotated[
-        str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.", rich_help_panel=_PROGRAM)
-    ] = "auto",
-    out_dir: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for results; the same one continues.", rich_help_panel=_PROGRAM),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads.", rich_help_panel=_PROGRAM)
-    ] = None,
-    pictures: Annotated[
-        bool, typer.Option("--pictures/--no-pictures", help="Draw figures at the end.", rich_help_panel=_PROGRAM)
-    ] = True,
+    config: Annotated[Path | None, _own("--config", "TOML file with the same names as the flags.")] = None,
+    data_dir: Annotated[Path | None, _own("--data-dir", "Folder with data files, else FEDGA_DATA.")] = None,
+    device: Annotated[str | None, _own("--device", "auto, cpu, cuda or cuda:1.", "NAME")] = None,
+    out_dir: Annotated[Path | None, _own("--out", "Folder for results; the same one continues.")] = None,
+    threads: Annotated[str | None, _own("--threads", "CPU threads, else all cores.", "NUMBER")] = None,
+    pictures: Annotated[bool, _own("--pictures/--no-pictures", "Draw figures at the end.")] = True,
 ) -> None:
     """Train and compare algorithms on one machine.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, nn
 
 from fedga.algorithms import make_algorithm
 from fedga.data import Dataset, Federation, load_dataset, make_federation
@@ -16,6 +17,8 @@ from fedga.errors import FedGAError
 from fedga.experiments.spec import RunSpec
 from fedga.models import build_model
 from fedga.simulation.lanes import Lane
+
+Made = TypeVar("Made")
 
 
 def choose_device(name: str) -> torch.device:
@@ -107,16 +110,37 @@ class Preparation:
     def _check_model(self, spec: RunSpec) -> None:
         """Refuse a network that does not fit the data now, not in the middle of a sweep."""
         dataset = self.dataset(spec)
-        model = build_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm).eval()
-        try:
-            with torch.no_grad():
-                logits = model(torch.zeros(2, *dataset.input_shape))
-        except (RuntimeError, IndexError) as error:
-            shape = "×".join(map(str, dataset.input_shape))
-            reason = str(error).splitlines()[0]
-            raise FedGAError(f"model {spec.model} cannot read samples of shape {shape} ({reason})") from error
-        if logits.shape != (2, dataset.num_classes):
-            raise FedGAError(
-                f"model {spec.model} gives outputs of shape {tuple(logits.shape[1:])} and {dataset.name} has "
-                f"{dataset.num_classes} classes: its last layer must have {dataset.num_classes} outputs"
-            )
+        fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
+
+
+def fitting_model(name: str, input_shape: tuple[int, ...], num_classes: int, *, norm: str = "batch") -> nn.Module:
+    """The network of that name, after it has shown that it turns such samples into such classes."""
+    shape = "×".join(map(str, input_shape))
+    model = _attempt(
+        f"model {name} cannot be made for samples of shape {shape} in {num_classes} classes",
+        lambda: build_model(name, input_shape, num_classes, norm=norm).eval(),
+    )
+    with torch.no_grad():
+        logits = _attempt(
+            f"model {name} cannot read samples of shape {shape}", lambda: model(torch.zeros(2, *input_shape))
+        )
+    if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
+        found = f"shape {tuple(logits.shape[1:])}" if isinstance(logits, Tensor) else f"type {type(logits).__name__}"
+        raise FedGAError(
+            f"model {name} gives outputs of {found} where {num_classes} classes are to be told apart: its last layer "
+            f"must have {num_classes} outputs"
+        )
+    return model
+
+
+def _attempt(failure: str, action: Callable[[], Made]) -> Made:
+    """A network may be the user's own code: whatever it raises becomes a sentence; ``--traceback`` shows the place."""
+    try:
+        return action()
+    except (FedGAError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:160]
+        raise FedGAError(
+            f"{failure} ({type(error).__name__}: {reason}): correct it, or choose another model"
+        ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 
 from fedga.data import Dataset
 from fedga.errors import FedGAError
+from fedga.experiments.prepare import fitting_model
 from fedga.experiments.spec import RunSpec
-from fedga.models import build_model
 from fedga.simulation.device_data import Pixels
 
 FORMAT = "fedga-model-1"
@@ -42,7 +41,7 @@ def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
 
 def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor]) -> None:
     """Write weights and description in one step: a reader never sees half a file."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     pixels = Pixels.of(dataset, spec.standardize)
     description = {
@@ -54,9 +53,10 @@ def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, T
         "pixel_shift": json.dumps(pixels.shift.tolist()),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
+    unfinished = path.with_suffix(".unfinished")  # a killed process leaves one behind, the next one writes it again
     try:
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, unfinished, metadata=description)
+        # Bytes through Python: the library's own writer makes files that nobody else may read.
+        unfinished.write_bytes(save({name: tensor.contiguous() for name, tensor in weights.items()}, description))
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -74,13 +74,23 @@ def load_model(path: Path) -> SavedModel:
             description = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
-        raise FedGAError(f"{path} is not a readable safetensors file ({error}): is it complete?") from error
+        raise FedGAError(f"{path} is not a whole safetensors file ({error}): give an intact copy") from error
     if description.get("format") != FORMAT:
-        raise FedGAError(f"{path} was not written by fedga: it lacks the description of its run")
-    spec = RunSpec.from_json(description["spec"])
-    input_shape = tuple(json.loads(description["input_shape"]))
-    class_names = tuple(json.loads(description["class_names"]))
-    model = build_model(spec.model, input_shape, len(class_names), norm=spec.norm)
-    model.load_state_dict(model.state_dict() | weights)
-    scale, shift = (torch.tensor(json.loads(description[name])) for name in ("pixel_scale", "pixel_shift"))
-    return SavedModel(spec, model.eval(), Pixels(scale, shift), input_shape, class_names)
+        raise FedGAError(f"{path} was not written by fedga: give a model from the folder models of a run")
+    try:
+        spec = RunSpec.from_json(description["spec"])
+        input_shape = tuple(json.loads(description["input_shape"]))
+        class_names = tuple(json.loads(description["class_names"]))
+        scale, shift = (torch.tensor(json.loads(description[name])) for name in ("pixel_scale", "pixel_shift"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FedGAError(
+            f"{path} describes its run in a way this version cannot read ({error}): was it written by a newer fedga?"
+        ) from error
+    model = fitting_model(spec.model, input_shape, len(class_names), norm=spec.norm)
+    try:
+        model.load_state_dict(model.state_dict() | weights)
+    except RuntimeError as error:
+        raise FedGAError(
+            f"the weights in {path} are not those of model {spec.model}: has the model changed?"
+        ) from error
+    return SavedModel(spec, model, Pixels(scale, shift), input_shape, class_names)

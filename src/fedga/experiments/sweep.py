@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedga.errors import FedGAError
+from fedga.experiments.database import explained
 from fedga.experiments.prepare import Preparation
 from fedga.experiments.records import ClientRound, Group, RoundMetrics, Run
 from fedga.experiments.saved import model_path, save_model
@@ -78,6 +79,8 @@ def run_sweep(
     while groups := store.pending_groups(set(by_id)):
         worked = False
         for group in groups:
+            if observer.should_stop():
+                raise Interrupted
             with store.hold(group.id) as mine:
                 if mine:
                     everyone = by_id | {run.run_id: run.spec for run in store.runs()}
@@ -87,8 +90,6 @@ def run_sweep(
             if not waiting:
                 observer.noticed("another process is training the runs that are left; waiting for it to finish them")
             waiting = True
-            if observer.should_stop():
-                raise Interrupted
             time.sleep(POLL_EVERY_S)
     finished = {run.run_id: run for run in store.runs()}
     return [finished[run_id] for run_id in by_id]
@@ -186,14 +187,15 @@ class _GroupRun:
 
         def weights(params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
             named = model.params.views(params.cpu()) | model.buffers.views(buffers.cpu())
-            return {name: tensor.clone() for name, tensor in named.items()}
+            return {name: tensor.clone() for name, tensor in named.items() if name in lane.model.state_dict()}
 
-        path = model_path(self.store.folder, lane.spec)
-        save_model(path, lane.spec, dataset, weights(stack.params[position], stack.buffers[position]))
-        if position in stack.averaging:
-            place = stack.averaging.index(position)
-            averaged = weights(stack.averaged_params[place], stack.averaged_buffers[place])
-            save_model(model_path(self.store.folder, lane.spec, averaged=True), lane.spec, dataset, averaged)
+        with explained(self.store.folder):
+            path = model_path(self.store.folder, lane.spec)
+            save_model(path, lane.spec, dataset, weights(stack.params[position], stack.buffers[position]))
+            if position in stack.averaging:
+                place = stack.averaging.index(position)
+                averaged = weights(stack.averaged_params[place], stack.averaged_buffers[place])
+                save_model(model_path(self.store.folder, lane.spec, averaged=True), lane.spec, dataset, averaged)
 
     def _commit(self, round_number: int) -> None:
         unsaved, self.unsaved = self.unsaved, _Unsaved()

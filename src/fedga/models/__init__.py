@@ -35,9 +35,12 @@ def _find(name: str) -> ModelBuilder:
     if not separator:
         raise unknown_name("model", name, [*known, "package.module:Class"])
     try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+        builder = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise FedGAError(f"model {name!r} cannot be imported ({error}): check the name and PYTHONPATH") from error
+    if not callable(builder):
+        raise FedGAError(f"model {name!r} is a {type(builder).__name__}: name a class or function that makes a model")
+    return builder
 
 
 def build_model(

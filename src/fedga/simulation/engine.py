@@ -21,7 +21,7 @@ from fedga.algorithms.base import Algorithm, Server
 from fedga.simulation import schedule
 from fedga.simulation.device_data import DeviceData, FederationTable, Pixels
 from fedga.simulation.evaluation import Evaluation, evaluate
-from fedga.simulation.lanes import Lane, LaneStack, LaneState, Segment
+from fedga.simulation.lanes import Lane, LaneStack, LaneState, Segment, stacking_key
 from fedga.simulation.local import Slots, SlotSegment, overrides, per_sample, train_locally
 from fedga.simulation.memory import Appetite, is_out_of_memory
 from fedga.simulation.metrics import ClientRecord, client_records, client_scores, scores
@@ -73,8 +73,12 @@ class Engine:
         appetite: Appetite | None = None,
         workers: Workers | None = None,
     ) -> None:
+        if len({stacking_key(lane) for lane in lanes}) > 1:
+            raise ValueError("these runs cannot be stacked: group them by `stacking_key` first")
         self.lanes, self.data, self.device, self.round = list(lanes), data, data.device, round_number
         self.model = StackedModel(lanes[0].model).to(self.device)
+        if workers is None:
+            self.model.check(data.dataset.input_shape)
         self.stack = LaneStack(lanes, self.model, data, states)
         self.table = FederationTable([lane.federation for lane in lanes], self.device)
         self.appetite = appetite or Appetite.for_model(self.model, self.device)
@@ -191,7 +195,7 @@ class Engine:
         and the local models' scores where they are examined.
         """
         shares, weights = self._weights(clients)
-        update, buffers = torch.zeros_like(self.stack.params), torch.zeros_like(self.stack.buffers)
+        update, buffers = torch.zeros_like(self.stack.params), self.stack.buffers.clone()
         reports: list[list[dict[str, Tensor]]] = [[] for _ in self.segments]
         examined: list[Evaluation] = []
 
@@ -226,9 +230,10 @@ class Engine:
             slots = self._slots(lanes, clients[lanes, places], received)
             result = train_locally(model, self.data, slots, spec.optimizer, spec.momentum)
             update = _lane_sums(weights[lanes, places], result.params - slots.params)
-            buffers = _lane_sums(shares[lanes, places], result.buffers)
+            buffers = _lane_sums(shares[lanes, places], result.buffers - slots.buffers)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or not self.appetite.halve():
+            size = (lanes.stop - lanes.start) * (places.stop - places.start)
+            if not is_out_of_memory(error) or (size <= self.appetite.slots and not self.appetite.halve()):
                 raise
             smaller = self._chunks(chunk)
             return [

@@ -16,7 +16,7 @@ from fedga.data.federation import Federation
 from fedga.experiments.spec import RunSpec
 from fedga.simulation.device_data import DeviceData, auxiliary_samples
 from fedga.simulation.optimizers import SERVER_RATES, ServerOptimizer, averaging_weight
-from fedga.simulation.stacked import StackedModel
+from fedga.simulation.stacked import StackedModel, constants
 
 LaneState = Mapping[str, Tensor]  # everything one run needs to go on, by name
 
@@ -38,6 +38,7 @@ def stacking_key(lane: Lane) -> tuple[Any, ...]:
         (spec.dataset, spec.client_column, spec.label_column, spec.model, spec.norm),
         (lane.federation.num_clients, spec.active, spec.batch_size, spec.local_epochs),
         (spec.optimizer, spec.momentum, spec.evaluate_every, spec.diagnose_every),
+        constants(lane.model),
     )
 
 

@@ -7,7 +7,10 @@ are taken over the real rows only, and dropout draws by counter instead of from 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +26,15 @@ class BatchContext:
 
     mask: Tensor | None = None  # [samples]: 1 for a sample, 0 for padding
     dropout_key: Tensor | None = None  # []: int64
+    calls: dict[int, int] = field(default_factory=dict)  # of every dropout layer, within one forward pass
+
+    def begin(self, mask: Tensor | None, dropout_key: Tensor) -> None:
+        """A new batch comes through."""
+        self.mask, self.dropout_key, self.calls = mask, dropout_key, {}
+
+    def forget(self) -> None:
+        """Hold on to nothing of a batch that is through."""
+        self.mask = self.dropout_key = None
 
 
 class MaskedBatchNorm(nn.Module):
@@ -35,6 +47,11 @@ class MaskedBatchNorm(nn.Module):
         super().__init__()
         if original.momentum is None:
             raise FedGAError("BatchNorm with momentum=None is not supported: give its layers a momentum such as 0.1")
+        if not original.track_running_stats:
+            raise FedGAError(
+                "BatchNorm with track_running_stats=False is not supported, since a test score would depend on how the "
+                "test split is cut into batches: leave it at True, or use GroupNorm"
+            )
         self.eps, self.momentum, self.context = original.eps, original.momentum, context
         self.weight, self.bias = original.weight, original.bias
         self.register_buffer("running_mean", original.running_mean)
@@ -81,10 +98,14 @@ class KeyedDropout(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training or self.probability == 0:
             return inputs
+        if self.probability == 1:
+            return inputs * 0
         assert self.context.dropout_key is not None
+        before = self.context.calls.get(self.layer, 0)  # one layer may stand in several places of a network
+        self.context.calls[self.layer] = before + 1
         shape = inputs.shape[:2] + (1,) * (inputs.dim() - 2) if self.whole_channels else inputs.shape
         positions = torch.arange(shape.numel(), device=inputs.device).view(shape)
-        layer = torch.tensor(self.layer, device=inputs.device)
+        layer = torch.tensor(self.layer + (before << 32), device=inputs.device)
         draws = streams.uniform(streams.fold(streams.fold(self.context.dropout_key, layer), positions))
         return torch.where(draws < self.probability, 0.0, inputs / (1 - self.probability))
 
@@ -92,26 +113,40 @@ class KeyedDropout(nn.Module):
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
+def _replace(model: nn.Module, kind: Any, make: Callable[[Any], nn.Module]) -> nn.Module:
+    """``model`` itself with every layer of a kind replaced; one that stands in several places stays one layer."""
+    made: dict[int, nn.Module] = {}
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if isinstance(child, kind):
+                if id(child) not in made:
+                    made[id(child)] = make(child)
+                setattr(parent, name, made[id(child)])
+    return model
+
+
 def replace_dropout(model: nn.Module, context: BatchContext) -> nn.Module:
     """``model`` itself with every dropout layer drawing by counter."""
-    layers = 0
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, _DROPOUTS):
-                setattr(parent, name, KeyedDropout(child.p, not isinstance(child, nn.Dropout), layers, context))
-                layers += 1
-    return model
+    numbers = itertools.count()
+
+    def keyed(child: Any) -> nn.Module:
+        return KeyedDropout(child.p, not isinstance(child, nn.Dropout), next(numbers), context)
+
+    return _replace(model, _DROPOUTS, keyed)
+
+
+def set_dropout_key(model: nn.Module, key: int) -> None:
+    """The draw that the dropout layers of an ordinary (unstacked) model make next."""
+    for module in model.modules():
+        if isinstance(module, KeyedDropout):
+            module.context.begin(None, torch.tensor(key))
 
 
 def prepare_for_padding(model: nn.Module) -> tuple[nn.Module, BatchContext]:
     """A copy of ``model`` with every layer that looks across rows or draws at random replaced by ours."""
     context = BatchContext()
     prepared = replace_dropout(copy.deepcopy(model), context)
-    for parent in list(prepared.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, _BatchNorm):
-                setattr(parent, name, MaskedBatchNorm(child, context))
-    return prepared, context
+    return _replace(prepared, _BatchNorm, lambda child: MaskedBatchNorm(child, context)), context
 
 
 def depends_on_context(model: nn.Module) -> bool:

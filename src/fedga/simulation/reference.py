@@ -15,9 +15,9 @@ from fedga import streams
 from fedga.algorithms.base import Batch, Server, Tensors, Trained
 from fedga.simulation.device_data import DeviceData, auxiliary_samples
 from fedga.simulation.lanes import Lane
-from fedga.simulation.layers import BatchContext, replace_dropout
+from fedga.simulation.layers import BatchContext, replace_dropout, set_dropout_key
 from fedga.simulation.optimizers import SERVER_RATES, ServerOptimizer, averaging_weight, scheduled_rate
-from fedga.simulation.stacked import StackedModel, float_buffers
+from fedga.simulation.stacked import StackedModel, float_buffers, trained_parameters
 
 
 class Reference:
@@ -25,8 +25,7 @@ class Reference:
 
     def __init__(self, lane: Lane, data: DeviceData) -> None:
         self.spec, self.federation, self.algorithm, self.data = lane.spec, lane.federation, lane.algorithm, data
-        self.context = BatchContext()
-        self.model = replace_dropout(copy.deepcopy(lane.model), self.context)
+        self.model = replace_dropout(copy.deepcopy(lane.model), BatchContext())
         self.averaged = copy.deepcopy(self.model)
         self.pixels = data.pixels[self.spec.standardize]
         self.round = 0
@@ -37,7 +36,7 @@ class Reference:
         self.kept = {k: self.algorithm.client_state(params) for k in range(self.federation.num_clients)}
 
     def _vector(self, model: nn.Module) -> Tensor:
-        return parameters_to_vector(model.parameters()).detach().clone()
+        return parameters_to_vector(_trained(model)).detach().clone()
 
     def _samples(self, places: list[int]) -> tuple[Tensor, Tensor]:
         return self.pixels.apply(self.data.train_inputs[places]), self.data.train_targets[places]
@@ -56,26 +55,27 @@ class Reference:
         weights = algorithm.weights(self.state, clients, shares)
 
         update = torch.zeros_like(start)
-        buffers = {name: torch.zeros_like(value) for name, value in float_buffers(self.model).items()}
+        before = {name: value.clone() for name, value in float_buffers(self.model).items()}
+        buffers = {name: value.clone() for name, value in before.items()}
         reports = []
         for k, share, weight in zip(clients.tolist(), shares, weights, strict=True):
             local, report = self._train_client(k, received)
             update += weight * (self._vector(local) - start)
             for name, value in float_buffers(local).items():
-                buffers[name] += share * value
+                buffers[name] += share * (value - before[name])
             reports.append(report)
 
-        vector_to_parameters(self.optimizer.step(start[None], update[None])[0], self.model.parameters())
-        self.model.load_state_dict(self.model.state_dict() | buffers)
+        vector_to_parameters(self.optimizer.step(start[None], update[None])[0], _trained(self.model))
+        with torch.no_grad():
+            for name, value in float_buffers(self.model).items():
+                value.copy_(buffers[name])
         stacked = {name: torch.stack([report[name] for report in reports]) for name in reports[0]}
         self.state = algorithm.update_server(self.state, clients, stacked, survey)
         if spec.server_average:
             weight = averaging_weight(torch.tensor(spec.server_average), self.round)
-            new, old = self.model.state_dict(), self.averaged.state_dict()
-            moved = {
-                name: old[name] + weight * (new[name] - old[name]) for name in new if new[name].is_floating_point()
-            }
-            self.averaged.load_state_dict(new | moved)
+            with torch.no_grad():
+                for old, new in zip(_floats(self.averaged), _floats(self.model), strict=True):
+                    old += weight * (new - old)
 
     def _train_client(self, k: int, received: Tensors) -> tuple[nn.Module, dict[str, Tensor]]:
         spec, algorithm = self.spec, self.algorithm
@@ -89,20 +89,20 @@ class Reference:
         counts = torch.from_numpy(self.federation.class_counts[k]).float()
         steps = 0
         for inputs, targets in self._batches(k):
-            self.context.dropout_key = torch.tensor(streams.key(spec.seed, "dropout", self.round, k, steps))
+            set_dropout_key(local, streams.key(spec.seed, "dropout", self.round, k, steps))
             logits = local(inputs)
             with torch.no_grad():
                 global_logits = received_model(inputs) if algorithm.needs_global_logits else None
             batch = Batch(logits, targets, torch.ones(len(targets)), counts, global_logits, received)
             loss = algorithm.local_loss(batch).mean()
-            penalty = algorithm.penalty(parameters_to_vector(local.parameters()), start)
+            penalty = algorithm.penalty(parameters_to_vector(_trained(local)), start)
             if penalty is not None:
                 loss = loss + penalty
             optimizer.zero_grad()
             loss.backward()
-            gradient = parameters_to_vector([parameter.grad for parameter in local.parameters()])  # type: ignore[misc]
+            gradient = parameters_to_vector([_gradient(parameter) for parameter in _trained(local)])
             gradient = algorithm.correct(gradient, self.kept[k], received)
-            for parameter, part in zip(local.parameters(), _split(gradient, local), strict=True):
+            for parameter, part in zip(_trained(local), _split(gradient, local), strict=True):
                 parameter.grad = part
             if spec.clip:
                 clip_grad_norm_(local.parameters(), spec.clip)
@@ -140,7 +140,7 @@ class Reference:
             places = auxiliary_samples(self.data.dataset, self.spec.seed, self.algorithm.auxiliary_samples)
             auxiliary = torch.stack([self._samples(row.tolist())[0] for row in places])
             last_layer = stacked.last_layer(classes)
-        buffers = stacked.buffers.flatten(dict(self.model.named_buffers()))
+        _, buffers = stacked.flatten(self.model)
 
         def forward(params: Tensor, inputs: Tensor) -> Tensor:
             return stacked.forward_one(params, buffers, inputs)
@@ -148,6 +148,18 @@ class Reference:
         return self.algorithm.broadcast(Server(params, self.state, forward, last_layer, auxiliary))
 
 
+def _floats(model: nn.Module) -> list[Tensor]:
+    return [*trained_parameters(model).values(), *float_buffers(model).values()]
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _trained(model: nn.Module) -> list[Tensor]:
+    return list(trained_parameters(model).values())
+
+
 def _split(vector: Tensor, model: nn.Module) -> list[Tensor]:
-    sizes = [parameter.numel() for parameter in model.parameters()]
-    return [part.view_as(p).clone() for part, p in zip(vector.split(sizes), model.parameters(), strict=True)]
+    parts = vector.split([parameter.numel() for parameter in _trained(model)])
+    return [part.view_as(parameter).clone() for part, parameter in zip(parts, _trained(model), strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
@@ -30,16 +31,36 @@ class Layout:
         """``[..., total]`` as named tensors ``[..., *shape]`` that share its memory."""
         lead = flat.shape[:-1]
         parts = flat.split(self.sizes, dim=-1)
-        return {name: part.view(*lead, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        return {
+            name: part.view((*lead, *shape)) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
 
     def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The reverse of `views`."""
-        return torch.cat([tensors[name].flatten(-len(shape)) for name, shape in self.shapes.items()], dim=-1)
+        parts = [(tensors[name], len(shape)) for name, shape in self.shapes.items()]
+        return torch.cat([part.reshape(*part.shape[: part.dim() - axes], -1) for part, axes in parts], dim=-1)
+
+
+def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def float_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Buffers that training moves (running statistics); counters and index tables are constants to us."""
-    return {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+    """What a copy has of its own besides what is trained: running statistics and frozen parameters.
+
+    Counters and index tables are the same for all copies.
+    """
+    frozen = {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    return frozen | {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+
+
+def constants(module: nn.Module) -> bytes:
+    """Digest of the buffers that are not floats and not counters; copies in one stack share them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, buffer in module.named_buffers():
+        if not buffer.is_floating_point() and not name.endswith("num_batches_tracked"):
+            digest.update(name.encode() + buffer.detach().cpu().numpy().tobytes())
+    return digest.digest()
 
 
 class StackedModel:
@@ -47,15 +68,43 @@ class StackedModel:
 
     def __init__(self, module: nn.Module) -> None:
         prepared, self._context = prepare_for_padding(module)
+        self.params, self.buffers = Layout(trained_parameters(prepared)), Layout(float_buffers(prepared))
+        frozen = len(self.params.shapes) < len(list(prepared.parameters()))
         self._module = prepared.requires_grad_(False)
         self._needs_context = depends_on_context(prepared)
-        # A network may bring its own way of running many copies; see `fedga.models.mlp`.
-        self._by_hand = getattr(prepared, "stacked", None)
-        self._gradient_by_hand = getattr(prepared, "stacked_gradient", None)
-        self.params = Layout(dict(prepared.named_parameters()))
-        self.buffers = Layout(float_buffers(prepared))
+        # A network may bring its own way of running many copies; see `fedga.models.mlp`. A subclass has to bring its
+        # own: what it changes in `forward`, an inherited one would not know of.
+        own = {} if frozen else vars(type(prepared))
+        self._by_hand: Callable[..., Tensor] | None = own["stacked"].__get__(prepared) if "stacked" in own else None
+        self._gradient_by_hand: Callable[..., None] | None = (
+            own["stacked_gradient"].__get__(prepared) if "stacked_gradient" in own else None
+        )
+        if not self.params.total:
+            raise FedGAError("the model has no trainable parameters: there is nothing to train")
         if any(not parameter.is_floating_point() for parameter in prepared.parameters()):
             raise FedGAError("the model has parameters that are not floating point: fedga trains float parameters only")
+
+    def check(self, input_shape: tuple[int, ...]) -> None:
+        """Refuse a network that cannot be run for several clients at once, or that draws from the global generator."""
+        device = next(self._module.parameters()).device
+        params = torch.zeros(2, self.params.total, dtype=self.dtype, device=device)
+        buffers = torch.ones(2, self.buffers.total, dtype=self.dtype, device=device)
+        inputs = torch.zeros(2, 2, *input_shape, dtype=self.dtype, device=device)
+        keys = torch.zeros(2, dtype=torch.int64, device=device)
+        self._module.train()
+        try:
+            with torch.no_grad():
+                self._train(params, buffers, inputs, torch.ones_like(inputs.flatten(2)[:, :, 0]), keys)
+        except RuntimeError as error:
+            if "randomness" in str(error):
+                raise FedGAError(
+                    "the model draws random numbers outside torch.nn.Dropout layers, so that a run would depend on "
+                    "what ran before it: use nn.Dropout (or 1d, 2d, 3d) for them"
+                ) from error
+            reason = str(error).splitlines()[0]
+            raise FedGAError(
+                f"the model cannot be run for several clients at once by torch.func.vmap: {reason}"
+            ) from error
 
     def copy(self) -> StackedModel:
         """One of its own for another thread: a forward pass borrows the module for its parameters."""
@@ -75,12 +124,14 @@ class StackedModel:
 
     def flatten(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """Parameter and buffer vector of an ordinary module of the same kind."""
-        return self.params.flatten(dict(module.named_parameters())), self.buffers.flatten(dict(module.named_buffers()))
+        return self.params.flatten(trained_parameters(module)), self.buffers.flatten(float_buffers(module))
 
+    @torch.no_grad()
     def unflatten(self, params: Tensor, buffers: Tensor, module: nn.Module) -> None:
         """Write one copy's vectors into an ordinary module."""
-        state = self.params.views(params) | self.buffers.views(buffers)
-        module.load_state_dict(module.state_dict() | state)
+        values = self.params.views(params) | self.buffers.views(buffers)
+        for name, tensor in (trained_parameters(module) | float_buffers(module)).items():
+            tensor.copy_(values[name])
 
     def last_layer(self, num_classes: int) -> tuple[int, tuple[int, int]]:
         """Offset and shape of the output layer's weights in the parameter vector."""
@@ -155,17 +206,18 @@ class StackedModel:
         if self._needs_context:
             named = self.params.views(params)
             logits, moved = vmap(self._train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
+            self._context.forget()
             return logits, self.buffers.join(moved).detach() if moved else buffers
         if len(params) == 1:
-            only = self.params.views(params[0])
+            only = self.params.views(params[0]) | self.buffers.views(buffers[0])
             return functional_call(self._module, only, (inputs[0],)).unsqueeze(0), buffers
-        named = self.params.views(params)
+        named = self.params.views(params) | self.buffers.views(buffers)
         return vmap(lambda state, x: functional_call(self._module, state, (x,)))(named, inputs), buffers
 
     def _train_one(
         self, params: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, mask: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        self._context.mask, self._context.dropout_key = mask, dropout_key
+        self._context.begin(mask, dropout_key)
         state = params | buffers
         logits = functional_call(self._module, state, (inputs,))
         return logits, {name: state[name] for name in buffers}  # functional_call writes reassigned buffers back
