@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.utils import parameters_to_vector
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.data.federation import Dataset, Federation
@@ -124,19 +122,15 @@ def with_algorithm(lane: Lane, algorithm: str) -> Lane:
 
 def reference_state(reference: Reference, engine: Engine) -> LaneState:
     """Everything a plain run carries from round to round, under the names the engine gives it."""
-
-    def buffers(model: torch.nn.Module) -> Tensor:
-        return engine.model.buffers.flatten(dict(model.named_buffers()))
-
+    params, buffers = engine.model.flatten(reference.model)
     state = {
-        "params": parameters_to_vector(reference.model.parameters()),
-        "buffers": buffers(reference.model),
+        "params": params,
+        "buffers": buffers,
         "server_first": reference.optimizer.first[0],
         "server_second": reference.optimizer.second[0],
     }
     if reference.spec.server_average:
-        state["averaged_params"] = parameters_to_vector(reference.averaged.parameters())
-        state["averaged_buffers"] = buffers(reference.averaged)
+        state["averaged_params"], state["averaged_buffers"] = engine.model.flatten(reference.averaged)
     state |= {f"server.{name}": value for name, value in reference.state.items()}
     for name in reference.kept[0]:
         state[f"client.{name}"] = torch.stack([kept[name] for _, kept in sorted(reference.kept.items())])
