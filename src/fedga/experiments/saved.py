@@ -90,7 +90,5 @@ def load_model(path: Path) -> SavedModel:
     try:
         model.load_state_dict(model.state_dict() | weights)
     except RuntimeError as error:
-        raise FedGAError(
-            f"the weights in {path} are not those of model {spec.model}: has the model changed?"
-        ) from error
+        raise FedGAError(f"the weights in {path} do not fit model {spec.model}: has its code changed since?") from error
     return SavedModel(spec, model, Pixels(scale, shift), input_shape, class_names)

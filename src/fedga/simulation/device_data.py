@@ -92,6 +92,24 @@ class FederationTable:
         starts = self.starts[self.of_lane[lanes], clients]
         return self.indices[starts.view(-1, *[1] * (positions.dim() - 1)) + positions]
 
+    def everyone(self, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        """All samples that clients hold in each lane, padded to one length: places, and their owners (-1: padding)."""
+        which = self.of_lane[lanes]
+        sizes = self.sizes[which]  # [lanes, clients]
+        ends = sizes.cumsum(1)
+        position = torch.arange(int(ends[:, -1].max()), device=self.device).expand(len(lanes), -1).contiguous()
+        owners = torch.searchsorted(ends, position, right=True)
+        real = position < ends[:, -1:]
+        places = self.indices[torch.where(real, self.starts[which][:, :1] + position, 0)]
+        return places, torch.where(real, owners, -1)
+
+    def client_means(self, lanes: Tensor, values: Tensor, owners: Tensor) -> Tensor:
+        """Mean of per-sample values over every client's samples, ``[lanes, clients]``; summed in one fixed order."""
+        sizes = self.sizes[self.of_lane[lanes]]
+        running = torch.where(owners >= 0, values, 0.0).double().cumsum(1)
+        totals = running.gather(1, sizes.cumsum(1) - 1).diff(dim=1, prepend=running.new_zeros(len(lanes), 1))
+        return (totals / sizes).to(values.dtype)
+
 
 def auxiliary_samples(dataset: Dataset, seed: int, per_class: int) -> np.ndarray:
     """Samples of every class that the server holds, for algorithms that need some: places, ``[classes, per_class]``."""

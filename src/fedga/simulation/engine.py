@@ -26,6 +26,7 @@ from fedga.simulation.local import Slots, SlotSegment, overrides, per_sample, tr
 from fedga.simulation.memory import Appetite, is_out_of_memory
 from fedga.simulation.metrics import ClientRecord, client_records, client_scores, scores
 from fedga.simulation.optimizers import scheduled_rate
+from fedga.simulation.precision import reproducible_float32
 from fedga.simulation.stacked import StackedModel
 from fedga.simulation.workers import Workers
 
@@ -113,6 +114,7 @@ class Engine:
         )
 
     @torch.no_grad()
+    @reproducible_float32
     def run_round(self) -> list[LaneRound]:
         """Select, train, aggregate and, when due, evaluate; one entry per lane."""
         self.round += 1
@@ -166,25 +168,30 @@ class Engine:
         """Mean over every client's samples of what the algorithm asks about the global model, ``[lanes, clients]``."""
         if not segment.algorithm.surveys:
             return None
-        rows = [self._survey_lane(segment.algorithm, lane) for lane in range(segment.lanes.start, segment.lanes.stop)]
-        return torch.stack(rows)
+        lanes = torch.arange(segment.lanes.start, segment.lanes.stop, device=self.device)
+        places, owners = self.table.everyone(lanes)  # [lanes, samples]; -1 owns the padding
+        hook = per_sample(segment.algorithm.survey)
+        no_counts = self.stack.params.new_zeros(1, self.data.dataset.num_classes)
 
-    def _survey_lane(self, algorithm: Algorithm, lane: int) -> Tensor:
-        federation, data = self.lanes[lane].federation, self.data
-        owner = torch.from_numpy(np.repeat(np.arange(self.num_clients), federation.sizes)).to(self.device)
-        places = torch.from_numpy(federation.indices).to(self.device)
-        pixels = data.pixels[self.lanes[lane].spec.standardize]
-        params, buffers = self.stack.params[lane, None], self.stack.buffers[lane, None]
-        hook, no_counts = per_sample(algorithm.survey), params.new_zeros(1, data.dataset.num_classes)
+        def work(model: StackedModel, part: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+            which, some, whose = part
+            pixels = Pixels(self.pixels.scale[which], self.pixels.shift[which])
+            params, buffers = self.stack.params[which], self.stack.buffers[which]
+            logits = model.evaluate_each(params, buffers, pixels.apply(self.data.gather(some)))
+            targets, mask = self.data.train_targets[some], (whose >= 0).to(params.dtype)
+            return hook(logits, targets, mask, no_counts.expand(len(which), -1), None, {})
 
-        def work(model: StackedModel, some: Tensor) -> Tensor:
-            logits = model.evaluate(params, buffers, pixels.apply(data.gather(some)))
-            return hook(logits, data.train_targets[some][None], params.new_ones(1, len(some)), no_counts, None, {})[0]
-
-        values = torch.cat(list(self.workers.map(work, places.split(self.appetite.samples))))
-        totals = torch.zeros(self.num_clients, dtype=torch.float64, device=self.device)
-        totals.index_add_(0, owner, values.double())
-        return (totals / torch.from_numpy(federation.sizes).to(self.device)).to(self.model.dtype)
+        rows = list(zip(*(tensor.split(self.appetite.models) for tensor in (lanes, places, owners)), strict=True))
+        size = self.appetite.samples
+        parts = [
+            (which, some, whose)
+            for which, row_places, row_owners in rows
+            for some, whose in zip(row_places.split(size, 1), row_owners.split(size, 1), strict=True)
+        ]
+        values = iter(list(self.workers.map(work, parts)))
+        width = -(-places.shape[1] // size)
+        stacked = torch.cat([torch.cat([next(values) for _ in range(width)], dim=1) for _ in rows])
+        return self.table.client_means(lanes, stacked, owners)
 
     def _train(
         self, clients: Tensor, received: list[dict[str, Tensor]], examine: bool
