@@ -51,8 +51,7 @@ def fedga(command: str, *arguments: str | os.PathLike[str]) -> Outcome:
         try:
             main([*shlex.split(command), *map(os.fspath, arguments)])
         except SystemExit as end:
-            assert isinstance(end.code, int)
-            code = end.code
+            code = int(end.code or 0)
     return Outcome(code, out.getvalue(), err.getvalue())
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cli.program import SMALL, Outcome, done, fedga, files
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from cli.program import SMALL, Outcome, done, fedga, files
 from fedga.data import SOURCES
 from fedga.experiments import sweep
 from fedga.experiments.store import Store
@@ -194,7 +194,11 @@ def test_download_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "lines", "said"),
     [
         ("a.csv", ["x,label", "1,0", "2,-1", "3,1"], "a.csv has label -1, outside the classes 0 to 1"),
-        ("a.csv", ["x,label", "1,0", "2,77"], "label 77 of a.csv asks for 78 classes, more than its 2 training samples"),
+        (
+            "a.csv",
+            ["x,label", "1,0", "2,77"],
+            "label 77 of a.csv asks for 78 classes, more than its 2 training samples",
+        ),
         ("a.csv", ["x,label", "1,0.5"], "labels that are not whole numbers"),
         ("a.csv", ["x,kind", "1,0"], "a.csv has no column named label"),
         ("a.csv", ["x,label", "y,0"], "column 'x' of a.csv has type string, not numbers"),

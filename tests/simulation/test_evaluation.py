@@ -89,7 +89,7 @@ def test_evaluation_of_some_lanes(exact_data: DeviceData) -> None:
     lanes = [make_lane(exact_data.dataset, seed=seed, standardize=seed == 1) for seed in range(3)]
     engine = Engine(lanes, exact_data)
     every = engine.evaluate(engine.stack.params, engine.stack.buffers)
-    some = engine.evaluate(engine.stack.params[[2, 1]], engine.stack.buffers[[2, 1]], [2, 1])
+    some = engine.examiner.evaluate(engine.stack.params[[2, 1]], engine.stack.buffers[[2, 1]], [2, 1])
     torch.testing.assert_close(some.loss, every.loss[[2, 1]])
     torch.testing.assert_close(some.mean_predictions, every.mean_predictions[[2, 1]])
     assert torch.equal(some.confusion, every.confusion[[2, 1]])

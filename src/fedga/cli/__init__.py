@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.main import get_command
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # a reader such as `head` has seen enough
     except KeyboardInterrupt:
-        fail("interrupted", code=130)
+        _stop_at_once()
     except Exception as error:
         sentence = None if traceback else _sentence(error)
         if sentence is None:
@@ -129,6 +130,15 @@ def _sentence(error: Exception) -> str | None:
         if is_out_of_memory(error):
             return "out of memory, however little is done at once: use a smaller --batch-size, --model or data set"
     return None
+
+
+def _stop_at_once() -> NoReturn:
+    """What is saved is saved; threads in the middle of a client's training are not waited for."""
+    try:
+        fail("interrupted", code=130)
+    finally:
+        if threading.active_count() > 1:
+            os._exit(130)
 
 
 def _write_what_can_be_written() -> None:

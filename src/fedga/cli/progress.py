@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from fedga.cli.console import err, say
 from fedga.experiments.spec import RunSpec
@@ -46,6 +47,16 @@ class StopRequest:
                 signal.signal(number, handler)
 
 
+class _TwoLines(Progress):
+    """The bar, and below it how accurate every algorithm is: side by side they would not fit a usual terminal."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            if accuracy := task.fields["accuracy"]:
+                yield Text(f"accuracy {accuracy}", style="cyan", no_wrap=True, overflow="ellipsis")
+
+
 class SweepProgress:
     """Turns what a sweep reports into a bar; on a plain stream, into a line now and then."""
 
@@ -61,13 +72,12 @@ class SweepProgress:
         self.wanted = {spec.run_id for spec in specs}
         self.axes = [name for name in axes if name not in ("algorithm", "seed")]
         self.total = sum(spec.rounds for spec in specs)
-        self.bar = Progress(
+        self.bar = _TwoLines(
             _plain("{task.description}", "bold"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("rounds"),
             TimeRemainingColumn(),
-            _plain("{task.fields[accuracy]}", "cyan"),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -108,12 +118,11 @@ class SweepProgress:
         return ", ".join([spec.algorithm, *settings, f"seed {spec.seed}"])
 
     def _accuracies(self) -> str:
-        """The mean over the runs of every algorithm; no more of them than fit on a line."""
+        """The mean over the runs of every algorithm and preset."""
         by_label: dict[str, list[float]] = {}
         for label, accuracy in self.latest.values():
             by_label.setdefault(label, []).append(accuracy)
-        parts = [f"{label} {sum(values) / len(values):.3f}" for label, values in by_label.items()]
-        return "  ".join(parts[:4]) + (" …" if len(parts) > 4 else "")
+        return "  ".join(f"{label} {sum(values) / len(values):.3f}" for label, values in by_label.items())
 
     def _noticed(self, text: str) -> None:
         say(text)

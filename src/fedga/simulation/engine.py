@@ -20,11 +20,12 @@ from torch.func import vmap
 from fedga.algorithms.base import Algorithm, Server
 from fedga.simulation import schedule
 from fedga.simulation.device_data import DeviceData, FederationTable, Pixels
-from fedga.simulation.evaluation import Evaluation, evaluate
+from fedga.simulation.evaluation import Evaluation
+from fedga.simulation.examiner import Examiner
 from fedga.simulation.lanes import Lane, LaneStack, LaneState, Segment, stacking_key
 from fedga.simulation.local import Slots, SlotSegment, overrides, per_sample, train_locally
 from fedga.simulation.memory import Appetite, is_out_of_memory
-from fedga.simulation.metrics import ClientRecord, client_records, client_scores, scores
+from fedga.simulation.metrics import ClientRecord, client_records, client_scores
 from fedga.simulation.optimizers import scheduled_rate
 from fedga.simulation.precision import reproducible_float32
 from fedga.simulation.stacked import StackedModel
@@ -84,6 +85,7 @@ class Engine:
         self.table = FederationTable([lane.federation for lane in lanes], self.device)
         self.appetite = appetite or Appetite.for_model(self.model, self.device)
         self.workers = workers or Workers(self.model, self.device)
+        self.examiner = Examiner(self.lanes, data, self.workers, self.appetite)
         self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients
         self.seeds = [lane.spec.seed for lane in lanes]
         self.weight_decay = self.stack.per_lane([lane.spec.weight_decay for lane in lanes])
@@ -268,8 +270,8 @@ class Engine:
         together = self.appetite.slots // self.active
         if together and places == slice(0, self.active):
             return [Chunk(some, places) for some in _pieces(lanes, together)]
-        each = range(lanes.start, lanes.stop)
-        return [Chunk(slice(lane, lane + 1), some) for lane in each for some in _pieces(places, self.appetite.slots)]
+        size = self.appetite.slots
+        return [Chunk(slice(lane, lane + 1), some) for lane in _range(lanes) for some in _pieces(places, size)]
 
     def _slots(self, lanes: slice, clients: Tensor, received: list[dict[str, Tensor]]) -> Slots:
         spec, per_lane = self.lanes[0].spec, clients.shape[1]
@@ -326,38 +328,17 @@ class Engine:
         axes = (0, 0, 0, None if survey is None else 0)
         segment.state = vmap(update, in_dims=axes)(segment.state, clients, reports, survey)
 
-    # --- looking at the models -----------------------------------------------------------------------------------
-
-    def evaluate(self, params: Tensor, buffers: Tensor, lanes: list[int] | None = None) -> Evaluation:
-        """One model per lane (of ``lanes``, or all) on the test split."""
-        whose = list(range(len(self.lanes))) if lanes is None else lanes
-        return self._evaluate(params, buffers, [self.lanes[lane].spec.standardize for lane in whose])
+    def evaluate(self, params: Tensor, buffers: Tensor) -> Evaluation:
+        """One model per lane on the test split."""
+        return self.examiner.evaluate(params, buffers, range(len(self.lanes)))
 
     def _evaluate_slots(self, chunk: Chunk, models: tuple[Tensor, Tensor]) -> Evaluation:
         per_lane = chunk.places.stop - chunk.places.start
-        standardized = [lane.spec.standardize for lane in self.lanes[chunk.lanes] for _ in range(per_lane)]
-        return self._evaluate(*models, standardized)
-
-    def _evaluate(self, params: Tensor, buffers: Tensor, standardized: list[bool]) -> Evaluation:
-        """Models that see the same pixels are evaluated together."""
-        parts, order = [], []
-        for standardize in sorted(set(standardized)):
-            which = [row for row, value in enumerate(standardized) if value == standardize]
-            parts.append(self._evaluate_alike(params[which], buffers[which], self.data.pixels[standardize]))
-            order += which
-        return Evaluation.join(parts)[torch.tensor(order).argsort().to(self.device)]
-
-    def _evaluate_alike(self, params: Tensor, buffers: Tensor, pixels: Pixels) -> Evaluation:
-        while True:
-            try:
-                return evaluate(self.workers, params, buffers, self.data, pixels, self.appetite)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or not self.appetite.halve():
-                    raise
+        return self.examiner.evaluate(*models, [lane for lane in _range(chunk.lanes) for _ in range(per_lane)])
 
     def _results(self, clients: Tensor, before: Evaluation | None, after: Evaluation | None) -> list[LaneRound]:
         finite = self.stack.params.isfinite().all(1).tolist()
-        rows = self._metric_rows()
+        rows = self.examiner.metric_rows(self.stack, self.round)
         records: list[list[ClientRecord]] = [[] for _ in self.lanes]
         if before is not None and after is not None:
             counts = self.table.class_counts[self.table.of_lane[:, None], clients]
@@ -370,26 +351,9 @@ class Engine:
             results.append(LaneRound(self.round, None if diverged else row, records[lane], diverged))
         return results
 
-    def _metric_rows(self) -> list[dict[str, float] | None]:
-        """Scores of the global models, beside those of the averaged ones; in the last round of a lane in any case."""
-        every = self.lanes[0].spec.evaluate_every
-        due = [
-            lane for lane, each in enumerate(self.lanes) if self.round % every == 0 or self.round == each.spec.rounds
-        ]
-        rows: list[dict[str, float] | None] = [None] * len(self.lanes)
-        if not due:
-            return rows
-        for lane, row in zip(
-            due, scores(self.evaluate(self.stack.params[due], self.stack.buffers[due], due)), strict=True
-        ):
-            rows[lane] = row
-        averaging = [position for position, lane in enumerate(self.stack.averaging) if lane in due]
-        if averaging:
-            lanes = [self.stack.averaging[position] for position in averaging]
-            params, buffers = self.stack.averaged_params[averaging], self.stack.averaged_buffers[averaging]
-            for lane, row in zip(lanes, scores(self.evaluate(params, buffers, lanes), "averaged_"), strict=True):
-                rows[lane] = (rows[lane] or {}) | row
-        return rows
+
+def _range(piece: slice) -> range:
+    return range(piece.start, piece.stop)
 
 
 def _pieces(whole: slice, largest: int) -> Iterator[slice]:

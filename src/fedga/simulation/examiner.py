@@ -1,0 +1,56 @@
+"""Evaluates the models of an engine's lanes: the global ones, the averaged ones, and clients' local ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedga.simulation.device_data import DeviceData, Pixels
+from fedga.simulation.evaluation import Evaluation, evaluate
+from fedga.simulation.lanes import Lane, LaneStack
+from fedga.simulation.memory import Appetite, is_out_of_memory
+from fedga.simulation.metrics import scores
+from fedga.simulation.workers import Workers
+
+
+class Examiner:
+    def __init__(self, lanes: Sequence[Lane], data: DeviceData, workers: Workers, appetite: Appetite) -> None:
+        self.lanes, self.data, self.workers, self.appetite = lanes, data, workers, appetite
+
+    def evaluate(self, params: Tensor, buffers: Tensor, lanes: Sequence[int]) -> Evaluation:
+        """Models on the test split, each of the lane that ``lanes`` says; those that see the same pixels go together."""
+        standardized = [self.lanes[lane].spec.standardize for lane in lanes]
+        parts, order = [], []
+        for standardize in sorted(set(standardized)):
+            which = [row for row, value in enumerate(standardized) if value == standardize]
+            parts.append(self._evaluate_alike(params[which], buffers[which], self.data.pixels[standardize]))
+            order += which
+        return Evaluation.join(parts)[torch.tensor(order).argsort().to(params.device)]
+
+    def _evaluate_alike(self, params: Tensor, buffers: Tensor, pixels: Pixels) -> Evaluation:
+        while True:
+            try:
+                return evaluate(self.workers, params, buffers, self.data, pixels, self.appetite)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or not self.appetite.halve():
+                    raise
+
+    def metric_rows(self, stack: LaneStack, round_number: int) -> list[dict[str, float] | None]:
+        """Scores of the global models beside those of the averaged ones, where due; a lane's last round always is."""
+        regular = round_number % self.lanes[0].spec.evaluate_every == 0
+        due = [lane for lane, each in enumerate(self.lanes) if regular or round_number == each.spec.rounds]
+        rows: list[dict[str, float] | None] = [None] * len(self.lanes)
+        if not due:
+            return rows
+        last = self.evaluate(stack.params[due], stack.buffers[due], due)
+        for lane, row in zip(due, scores(last), strict=True):
+            rows[lane] = row
+        places = [place for place, lane in enumerate(stack.averaging) if lane in due]
+        if places:
+            lanes = [stack.averaging[place] for place in places]
+            averaged = self.evaluate(stack.averaged_params[places], stack.averaged_buffers[places], lanes)
+            for lane, row in zip(lanes, scores(averaged, "averaged_"), strict=True):
+                rows[lane] = (rows[lane] or {}) | row
+        return rows

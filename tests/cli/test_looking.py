@@ -1,0 +1,91 @@
+"""`fedga algorithms` and `fedga data`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+
+from cli.program import done
+from fedga.algorithms import ALGORITHMS
+from fedga.data import SOURCES
+
+
+def test_algorithms_say_what_they_cost() -> None:
+    table = done("algorithms").out
+    for name in ALGORITHMS:
+        assert name in table
+    rows = json.loads(done("algorithms --format json").out)
+    assert {row["algorithm"] for row in rows} == set(ALGORITHMS)
+    by_name = {row["algorithm"]: row for row in rows}
+    parameters = 784 * 128 + 128 + 128 * 10 + 10
+    assert by_name["scaffold"]["extra_up_bytes"] == 4 * parameters
+    assert by_name["fedga"]["extra_up_bytes"] == 0
+    text = done("algorithms --format csv").out
+    assert "\r" not in text
+    assert [row["algorithm"] for row in csv.DictReader(io.StringIO(text))] == [row["algorithm"] for row in rows]
+    assert next(csv.DictReader(io.StringIO(text)))["options"] == ""
+
+
+def test_algorithms_of_another_network() -> None:
+    rows = json.loads(done("algorithms --format json --model lenet --shape 3x32x32 --classes 100").out)
+    scaffold = next(row for row in rows if row["algorithm"] == "scaffold")
+    assert scaffold["extra_up_bytes"] > 4 * 60_000
+    assert "lenet" in done("algorithms --model lenet --shape 3x32x32 --classes 100").out
+
+
+def test_data_list_says_what_is_here() -> None:
+    lines = done("data list").out.splitlines()
+    for name in SOURCES:
+        [line] = [line for line in lines if line.split()[:1] == [name]]
+        assert ("yes" in line.split()) == (name == "digits")
+
+
+def test_data_get_of_what_is_here() -> None:
+    assert done("data get digits").err == "digits is here: 1,438 training and 359 test samples\n"
+
+
+def test_data_show_draws_who_holds_what() -> None:
+    outcome = done("data show digits --alpha 0.1 --clients 5")
+    assert outcome.out.startswith("digits: 5 clients, dirichlet, α = 0.1, seed 0\n")
+    assert "a client lacks" in outcome.err
+    assert sorted(path.name for path in Path().iterdir()) == [
+        f"digits-dirichlet-alpha0.1.{kind}" for kind in ("png", "svg")
+    ]
+    done("data show digits --alpha 0.5 --clients 5 --seed 3")  # another α is another picture
+    done("data show digits --partition shards --clients 5 --out shown/by.shards.png")
+    names = {str(path) for path in Path().rglob("*.png")}
+    assert names == {"digits-dirichlet-alpha0.1.png", "digits-dirichlet-alpha0.5.png", "shown/by.shards.png"}
+
+
+def test_data_show_knows_the_clients_of_a_table() -> None:
+    lines = [f"{place},{place % 2},{('north', 'south', 'west')[place % 3]}" for place in range(60)]
+    Path("table.csv").write_text("\n".join(["x,label,hospital", *lines]) + "\n", encoding="utf-8")
+    outcome = done("data show table.csv --client-column hospital")
+    assert outcome.out.startswith("table: 3 clients, natural, seed 0\n")
+    assert "south" in outcome.out
+
+
+def test_data_folder_by_flag_file_and_variable(monkeypatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    data = tmp_path / "data"
+    data.mkdir()
+    shape = SOURCES["mnist"].shape[1:]
+    for prefix, count in (("train", 60), ("t10k", 20)):
+        images = np.random.default_rng(count).integers(0, 256, (count, *shape), np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", (np.arange(count) % 10).astype(np.uint8))):
+            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+            (data / f"{prefix}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    command = "run --dataset mnist --rounds 1 --clients 4 --active 2 --algorithm fedga --no-pictures"
+    done(f"{command} --data-dir {data} --out flag")
+    Path("study.toml").write_text(f'data_dir = "{data}"\n', encoding="utf-8")
+    with monkeypatch.context() as patched:
+        patched.setenv("FEDGA_DATA", str(tmp_path / "nowhere"))  # the file wins over the variable
+        done(f"{command} --config study.toml --out file")
+    monkeypatch.setenv("FEDGA_DATA", str(data))
+    done(f"{command} --out variable")
+    assert "yes" in next(line for line in done("data list").out.splitlines() if line.startswith("mnist")).split()
+    found = {done(f"results {folder} --format csv").out for folder in ("flag", "file", "variable")}
+    assert len(found) == 1
