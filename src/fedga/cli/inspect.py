@@ -93,7 +93,7 @@ def evaluate_model(
         buffers[None].to(where),
         DeviceData(data, where),
         saved.pixels.to(where),
-        Appetite.for_model(stacked, where),
+        Appetite.for_model(stacked, where, data.input_shape, spec.batch_size),
     )
     [row] = scores(evaluation)
     recalls = score.recall(evaluation.confusion)[0].tolist()

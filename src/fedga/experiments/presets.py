@@ -38,6 +38,7 @@ PAPER: Mapping[str, Any] = {
 
 # What `strong` changes: one setting for every data set and α, nothing of it tuned per data set.
 STRONG: Mapping[str, Any] = {
+    "lr": 0.1,
     "lr_schedule": "cosine",
     "weight_decay": 0.001,
     "server": "momentum",
@@ -83,7 +84,7 @@ def preset_settings(name: str, dataset: str, alpha: float | None) -> Preset:
 
     >>> preset = preset_settings("strong", "svhn", 0.3)
     >>> preset.values["lr"], preset.values["rounds"], preset.values["lr_schedule"], preset.row
-    (0.3, 300, 'cosine', 'svhn, α=0.5 row')
+    (0.1, 300, 'cosine', 'svhn, α=0.5 row')
     """
     if name not in _CHANGES:
         raise unknown_name("preset", name, PRESETS)

@@ -83,7 +83,8 @@ class Engine:
             self.model.check(data.dataset.input_shape)
         self.stack = LaneStack(lanes, self.model, data, states)
         self.table = FederationTable([lane.federation for lane in lanes], self.device)
-        self.appetite = appetite or Appetite.for_model(self.model, self.device)
+        batch_size = lanes[0].spec.batch_size
+        self.appetite = appetite or Appetite.for_model(self.model, self.device, data.dataset.input_shape, batch_size)
         self.workers = workers or Workers(self.model, self.device)
         self.examiner = Examiner(self.lanes, data, self.workers, self.appetite)
         self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients

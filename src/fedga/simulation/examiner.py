@@ -20,7 +20,7 @@ class Examiner:
         self.lanes, self.data, self.workers, self.appetite = lanes, data, workers, appetite
 
     def evaluate(self, params: Tensor, buffers: Tensor, lanes: Sequence[int]) -> Evaluation:
-        """Models on the test split, each of the lane that ``lanes`` says; those that see the same pixels go together."""
+        """Models on the test split, each of the lane ``lanes`` names; those that see the same pixels go together."""
         standardized = [self.lanes[lane].spec.standardize for lane in lanes]
         parts, order = [], []
         for standardize in sorted(set(standardized)):

@@ -9,8 +9,11 @@ import torch
 from fedga.simulation.stacked import StackedModel
 
 CPU_STACK_VALUES = 520_000  # parameters of all stacked clients: beyond this a stack falls out of a core's cache
-CUDA_SHARE = 0.7  # of the free memory, left to stacked clients
-BYTES_PER_VALUE = 4
+CUDA_SHARE = (
+    0.5  # of all memory, for the clients that train together; the rest is data, models and the allocator's slack
+)
+COPIES_OF_PARAMETERS = 8  # received and own parameters, gradient, optimiser state, and what is in flight between them
+MOST_SLOTS = 8192  # a GPU is busy long before
 
 
 @dataclass
@@ -23,15 +26,21 @@ class Appetite:
     notices: list[str] = field(default_factory=list)
 
     @classmethod
-    def for_model(cls, model: StackedModel, device: torch.device) -> Appetite:
+    def for_model(
+        cls, model: StackedModel, device: torch.device, input_shape: tuple[int, ...], batch_size: int
+    ) -> Appetite:
+        """What suits the device; on a GPU by its size, not by what is free now, so that it is the same each time."""
         if device.type == "cpu":
             # Measured on two cores: stacked matrix products beat a loop, stacked convolutions do not.
             stack = 1 if model.has_convolutions else max(1, CPU_STACK_VALUES // model.params.total)
             return cls(slots=stack, models=stack, samples=1000)
-        free, _ = torch.cuda.mem_get_info(device)
-        # Parameters, gradient, optimiser state and the received model, and as much again for activations.
-        fit = int(CUDA_SHARE * free) // (12 * BYTES_PER_VALUE * model.params.total)
-        return cls(slots=max(1, min(fit, 4096)), models=64, samples=2000)
+        budget = CUDA_SHARE * torch.cuda.get_device_properties(device).total_memory
+        activations = model.saved_bytes(input_shape)
+        value = torch.finfo(model.dtype).bits // 8
+        slot = COPIES_OF_PARAMETERS * value * model.params.total + 2 * batch_size * activations
+        samples = 2000
+        models = int(budget / (samples * activations + value * model.params.total))
+        return cls(slots=max(1, min(int(budget / slot), MOST_SLOTS)), models=max(1, min(models, 256)), samples=samples)
 
     def halve(self) -> bool:
         """Ask for half as much from now on; False when there is nothing left to give up."""

@@ -106,6 +106,29 @@ class StackedModel:
                 f"the model cannot be run for several clients at once by torch.func.vmap: {reason}"
             ) from error
 
+    def saved_bytes(self, input_shape: tuple[int, ...]) -> int:
+        """Bytes of activations that the backward pass of one more sample needs."""
+        device = next(self._module.parameters()).device
+
+        def saved(samples: int) -> int:
+            total = 0
+
+            def count(tensor: Tensor) -> Tensor:
+                nonlocal total
+                total += tensor.nbytes
+                return tensor
+
+            params = torch.zeros(1, self.params.total, dtype=self.dtype, device=device, requires_grad=True)
+            buffers = torch.ones(1, self.buffers.total, dtype=self.dtype, device=device)
+            inputs = torch.zeros(1, samples, *input_shape, dtype=self.dtype, device=device)
+            keys = torch.zeros(1, dtype=torch.int64, device=device)
+            self._module.train()
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+                self._train(params, buffers, inputs, inputs.new_ones(1, samples), keys)
+            return total
+
+        return max(saved(3) - saved(2), torch.Size(input_shape).numel() * 4)
+
     def copy(self) -> StackedModel:
         """One of its own for another thread: a forward pass borrows the module for its parameters."""
         return copy.deepcopy(self)
