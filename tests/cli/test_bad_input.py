@@ -422,7 +422,12 @@ def test_model_on_data_it_was_not_made_for(model: Path) -> None:
 
 def test_picture_that_cannot_be_written() -> None:
     Path("file").write_text("mine", encoding="utf-8")
-    assert "the picture" in refused("data show digits --clients 5 --out file/picture")
+    outcome = fedga("data show digits --clients 5 --out file/picture")
+    assert "digits: 5 clients" in outcome.out  # the map in the terminal is not lost with it
+    assert Outcome(outcome.code, "", outcome.err).complaint.startswith(
+        "the picture 'file/picture.png' cannot be written"
+    )
+    assert files(Path()) == {"file": b"mine"}
 
 
 # Tracebacks

@@ -8,10 +8,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cli.program import done
 from fedga.algorithms import ALGORITHMS
 from fedga.data import SOURCES
+from fedga.errors import needs_extra
+from fedga.report import figures
 
 
 def test_algorithms_say_what_they_cost() -> None:
@@ -69,7 +72,18 @@ def test_data_show_knows_the_clients_of_a_table() -> None:
     assert "south" in outcome.out
 
 
-def test_data_folder_by_flag_file_and_variable(monkeypatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_data_show_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "label_heatmap", _no_matplotlib)
+    outcome = done("data show digits --clients 5")
+    assert "digits: 5 clients" in outcome.out
+    assert "no picture: drawing needs matplotlib" in outcome.err
+
+
+def _no_matplotlib(*_: object, **__: object) -> None:
+    raise needs_extra("matplotlib", "report", "drawing")
+
+
+def test_data_folder_by_flag_file_and_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     shape = SOURCES["mnist"].shape[1:]

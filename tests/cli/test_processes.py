@@ -140,7 +140,7 @@ def test_reader_that_has_seen_enough(program: list[str]) -> None:
     assert process.stderr is not None
     with process.stderr:
         assert process.stderr.read() == b""
-    assert process.wait() == 0
+    assert process.wait() == 141
 
 
 def test_stream_without_greek_letters(program: list[str]) -> None:

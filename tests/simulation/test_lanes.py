@@ -16,6 +16,7 @@ from fedga.data.federation import Dataset
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine, LaneRound
 from fedga.simulation.lanes import Lane, LaneState, in_engine_order, stacking_key
+from fedga.simulation.memory import Appetite
 from simulation.runs import (
     EXACT,
     TELLING,
@@ -165,6 +166,26 @@ def test_chunks_of_any_size_give_the_same_numbers(slots: int, model: Any, exact_
         assert_same_state(one, other)
 
 
+@pytest.mark.parametrize(("models", "samples"), [(1000, 1000), (2, 13), (1, 1)])
+def test_surveys_of_lanes_whose_partitions_differ_in_size(models: int, samples: int, exact_data: DeviceData) -> None:
+    """Every client is asked about its own samples, however many the other lanes' clients hold."""
+    dataset = exact_data.dataset
+    sizes = ([31, 9, 5, 17, 12, 22], [3, 4, 5, 6, 7, 8], [20] * 6)
+    lanes = [
+        make_lane(
+            dataset, make_federation(dataset, each, seed), algorithm=TELLING["climb"], seed=seed, standardize=seed == 1
+        )
+        for seed, each in enumerate(sizes)
+    ]
+    engine = Engine(lanes, exact_data, appetite=Appetite(slots=1000, models=models, samples=samples))
+    for _ in range(2):
+        engine.run_round()
+    for lane, state in zip(lanes, engine.stack.states(), strict=True):
+        alone = train([lane], exact_data, 2)
+        assert (state["server.dual"] > 0).any()
+        assert_same_state(state, alone.stack.states()[0])
+
+
 # --- buffers of a lane's own -----------------------------------------------------------------------------------------
 
 
@@ -203,6 +224,28 @@ def test_every_lane_has_its_own_constants(model: type[nn.Module], exact_data: De
         for lane, among in zip(lanes, run_to_the_end(lanes, exact_data), strict=True):
             (alone,) = run_to_the_end([lane], exact_data)
             assert_same_run(among, alone)
+
+
+class Centred(nn.Module):
+    """A constant beside statistics that move, in one vector of buffers."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.rand(64))
+        self.norm, self.output = nn.BatchNorm1d(64), nn.Linear(64, num_classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.output(self.norm(inputs.flatten(1) - self.centre))
+
+
+def test_constants_keep_every_bit_over_many_rounds(pictures_data: DeviceData) -> None:
+    """Shares add up to 1 only nearly, in float32: a constant must not be averaged away."""
+    lane = make_lane(pictures_data.dataset, model=Centred, evaluate_every=100, diagnose_every=100, server_average=0.1)
+    engine = train([lane], pictures_data, 12)
+    for vector in (engine.stack.buffers[0], engine.stack.averaged_buffers[0]):
+        found = engine.model.buffers.views(vector)
+        assert torch.equal(found["centre"], lane.model.centre)  # type: ignore[arg-type]
+        assert (found["norm.running_mean"] != 0).all()
 
 
 # --- lanes that diverge ----------------------------------------------------------------------------------------------

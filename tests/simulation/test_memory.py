@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,3 +152,34 @@ def test_appetite_on_a_cpu() -> None:
 
     assert suited(small) > suited(large) >= 1
     assert suited(convolution) == 1
+
+
+def test_appetite_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the size of its memory, what one client's training needs, and never less than one."""
+    model = StackedModel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.Linear(16, 4)))
+
+    def slots(memory: int, batch_size: int = 16) -> int:
+        properties = SimpleNamespace(total_memory=memory)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        return Appetite.for_model(model, torch.device("cuda"), (1, 8, 8), batch_size).slots
+
+    small, large = slots(2**24), slots(2**25)
+    assert 1 < small < large
+    assert abs(large - 2 * small) <= 1
+    assert slots(2**24, batch_size=256) < small
+    assert slots(2**10) == 1
+    assert slots(2**45) == slots(2**50)  # a GPU is busy long before
+    needed = small * (
+        4 * 4 * model.params.total + 16 * 4 * 64
+    )  # parameters, gradient, momentum; the samples themselves
+    assert needed < 2**24
+
+
+def test_saved_bytes_are_those_of_one_more_sample() -> None:
+    """The inputs of both layers and what the activation keeps, each once or twice."""
+    network = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.Sigmoid(), torch.nn.Linear(16, 4)
+    )
+    single = StackedModel(network).saved_bytes((1, 8, 8))
+    assert (64 + 16) * 4 <= single <= 2 * (64 + 16 + 16 + 4) * 4
+    assert StackedModel(network.double()).saved_bytes((1, 8, 8)) == 2 * single

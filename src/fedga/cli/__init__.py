@@ -84,7 +84,10 @@ _FILE_TROUBLES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The program ``fedga``. Exit codes: 0 done (a diverged run is a result), 1 a bug, 2 bad input, 130 interrupted."""
+    """The program ``fedga``.
+
+    Exit codes: 0 done (a diverged run is a result), 1 a bug, 2 bad input, 130 interrupted, 141 nobody reads any more.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     traceback = "--traceback" in given or bool(os.environ.get("FEDGA_TRACEBACK"))
     given = [argument for argument in given if argument != "--traceback"]
@@ -96,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()  # here, where a closed pipe is still met with calm
         sys.exit(code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # a reader such as `head` has seen enough
+        _leave_quietly()
     except KeyboardInterrupt:
         _stop_at_once()
     except Exception as error:
@@ -130,6 +133,14 @@ def _sentence(error: Exception) -> str | None:
         if is_out_of_memory(error):
             return "out of memory, however little is done at once: use a smaller --batch-size, --model or data set"
     return None
+
+
+def _leave_quietly() -> NoReturn:
+    """A reader such as `head` has seen enough: nothing is left to say, and to nobody."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    sys.exit(128 + 13)  # as of a program that SIGPIPE ended
 
 
 def _stop_at_once() -> NoReturn:

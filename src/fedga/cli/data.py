@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from fedga.cli.console import out, say
-from fedga.cli.run import canonical
+from fedga.cli.run import canonical, help_text
 from fedga.data import SOURCES, Dataset, load_dataset, make_federation
 from fedga.data.catalog import find_source
 from fedga.data.sources import is_here
@@ -65,7 +65,7 @@ def get(name: str, data_dir: DataDir = None) -> None:
 def _setting(name: str, *flags: str) -> Any:
     setting = SETTINGS[name]
     metavar = "NUMBER" if isinstance(setting.kind, Number) else "NAME"
-    return typer.Option(*(flags or (setting.flag,)), help=setting.help, metavar=metavar, show_default=False)
+    return typer.Option(*(flags or (setting.flag,)), help=help_text(name), metavar=metavar, show_default=False)
 
 
 @app.command("show")
@@ -85,9 +85,9 @@ def show(
     from fedga.cli.progress import decoding
     from fedga.report.figures import label_heatmap, label_heatmap_text, save
 
-    written = {"dataset": name, "alpha": alpha, "partition": partition, "clients": clients, "seed": seed}
-    written |= {"classes_per_client": classes_per_client, "client_column": client_column, "label_column": label_column}
-    spec = _one_run({setting: text for setting, text in written.items() if text is not None})
+    written = {"alpha": alpha, "partition": partition, "clients": clients, "classes_per_client": classes_per_client}
+    written |= {"seed": seed, "client_column": client_column, "label_column": label_column}
+    spec = _one_run(name, {setting: text for setting, text in written.items() if text is not None})
     with decoding() as progress:
         dataset = load_dataset(
             spec.dataset,
@@ -108,24 +108,30 @@ def show(
     title = f"{dataset.name}: {federation.num_clients} clients, {spec.partition}{drawn}, seed {spec.seed}"
     names = dataset.client_names if spec.partition == "natural" else ()
     shown = (federation.class_counts, dataset.class_names, title)
-    files = save(label_heatmap(*shown, client_names=names), _without_ending(picture) or _default_name(dataset, spec))
     out.print(label_heatmap_text(*shown, client_names=names))
+    try:
+        figure = label_heatmap(*shown, client_names=names)
+        said = "picture: " + ", ".join(map(str, save(figure, _without_ending(picture) or _default_name(dataset, spec))))
+    except FedGAError as error:
+        if picture is not None:
+            raise
+        said = f"no picture: {error}"
     missing = (federation.class_counts == 0).mean()
     sizes = federation.sizes
     say(
         f"{sizes.min()} to {sizes.max()} samples per client, {sizes.sum():,} of {len(dataset.train_targets):,} used; "
         f"a client lacks {missing * dataset.num_classes:.1f} of {dataset.num_classes} classes on average"
     )
-    say("picture: " + ", ".join(map(str, files)))
+    say(said)
 
 
-def _one_run(written: Mapping[str, str]) -> RunSpec:
+def _one_run(dataset: str, written: Mapping[str, str]) -> RunSpec:
     """The partition as `fedga run` would read it, defaults and complaints included."""
     given = {name: parse_list(name, text) for name, text in written.items()}
     for name, values in given.items():
         if len(values) > 1:
             raise FedGAError(f"{SETTINGS[name].flag} {written[name]!r} lists several values: give one, for one picture")
-    [spec] = build_sweep(canonical({**given, "algorithm": ["fedavg"], "active": [1]})).runs
+    [spec] = build_sweep(canonical({**given, "dataset": [dataset], "algorithm": ["fedavg"], "active": [1]})).runs
     return spec
 
 

@@ -128,11 +128,16 @@ _NAMES: Mapping[str, Sequence[str]] = {
 }
 
 
-def _parameter(name: str, panel: str) -> inspect.Parameter:
+def help_text(name: str) -> str:
+    """What a setting is, and the names it knows."""
     setting = SETTINGS[name]
     known = _NAMES.get(name) or (setting.kind.names if isinstance(setting.kind, Choice) else ())
-    text = f"{setting.help}: {', '.join(known)}" if known else setting.help
-    option = typer.Option(setting.flag, help=text, show_default=False, rich_help_panel=panel, metavar="LIST")
+    return f"{setting.help}: {', '.join(known)}" if known else setting.help
+
+
+def _parameter(name: str, panel: str) -> inspect.Parameter:
+    flag = SETTINGS[name].flag
+    option = typer.Option(flag, help=help_text(name), show_default=False, rich_help_panel=panel, metavar="LIST")
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )

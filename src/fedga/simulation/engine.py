@@ -22,6 +22,7 @@ from fedga.simulation import schedule
 from fedga.simulation.device_data import DeviceData, FederationTable, Pixels
 from fedga.simulation.evaluation import Evaluation
 from fedga.simulation.examiner import Examiner
+from fedga.simulation.graphs import GraphCache
 from fedga.simulation.lanes import Lane, LaneStack, LaneState, Segment, stacking_key
 from fedga.simulation.local import Slots, SlotSegment, overrides, per_sample, train_locally
 from fedga.simulation.memory import Appetite, is_out_of_memory
@@ -86,6 +87,7 @@ class Engine:
         batch_size = lanes[0].spec.batch_size
         self.appetite = appetite or Appetite.for_model(self.model, self.device, data.dataset.input_shape, batch_size)
         self.workers = workers or Workers(self.model, self.device)
+        self.graphs = GraphCache() if self.device.type == "cuda" else None
         self.examiner = Examiner(self.lanes, data, self.workers, self.appetite)
         self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients
         self.seeds = [lane.spec.seed for lane in lanes]
@@ -238,7 +240,8 @@ class Engine:
         spec, (lanes, places) = self.lanes[0].spec, chunk
         try:
             slots = self._slots(lanes, clients[lanes, places], received)
-            result = train_locally(model, self.data, slots, spec.optimizer, spec.momentum)
+            train = train_locally if self.graphs is None else self.graphs.train
+            result = train(model, self.data, slots, spec.optimizer, spec.momentum)
             update = _lane_sums(weights[lanes, places], result.params - slots.params)
             buffers = _lane_sums(shares[lanes, places], result.buffers - slots.buffers)
         except (RuntimeError, MemoryError) as error:
@@ -251,8 +254,9 @@ class Engine:
                 for half in smaller
                 for part in self._train_chunk(model, half, clients, received, shares, weights, examine)
             ]
-        models = (result.params, result.buffers) if examine else None
-        return [TrainedChunk(chunk, update, buffers, slots.segments, result.reports, result.client_states, models)]
+        models = (result.params.clone(), result.buffers.clone()) if examine else None
+        reports = [{name: value.clone() for name, value in report.items()} for report in result.reports]
+        return [TrainedChunk(chunk, update, buffers, slots.segments, reports, result.client_states, models)]
 
     def _weights(self, clients: Tensor) -> tuple[Tensor, Tensor]:
         """Shares by sample count (or equal), and the algorithms' weights made from them: ``[lanes, active]`` each."""
@@ -280,9 +284,9 @@ class Engine:
         seeds, chosen = self.seeds[lanes], clients.flatten()
         keys = schedule.client_keys(seeds, "batches", self.round, clients).flatten()
         sizes = self.table.sizes[self.table.of_lane[which], chosen]
-        plan = schedule.plan_batches(
-            keys, sizes, epochs=spec.local_epochs, batch_size=spec.batch_size, largest=int(sizes.max())
-        )
+        # A recorded graph needs one shape for all rounds; on a CPU every step that nobody takes is time lost.
+        largest = int(sizes.max()) if self.graphs is None else self.table.largest
+        plan = schedule.plan_batches(keys, sizes, epochs=spec.local_epochs, batch_size=spec.batch_size, largest=largest)
         specs = [lane.spec for lane in self.lanes[lanes]]
         rates = [scheduled_rate(each.lr, each.lr_schedule, self.round, each.rounds) for each in specs]
         return Slots(
@@ -296,6 +300,8 @@ class Engine:
             lr=self.stack.per_lane(rates).repeat_interleave(per_lane),
             weight_decay=self.weight_decay[which],
             clip=self.clip[which],
+            decays=any(each.weight_decay for each in specs),
+            clips=any(each.clip for each in specs),
             segments=self._slot_segments(lanes, clients, received),
         )
 

@@ -105,7 +105,7 @@ class KeyedDropout(nn.Module):
         self.context.calls[self.layer] = before + 1
         shape = inputs.shape[:2] + (1,) * (inputs.dim() - 2) if self.whole_channels else inputs.shape
         positions = torch.arange(shape.numel(), device=inputs.device).view(shape)
-        layer = torch.tensor(self.layer + (before << 32), device=inputs.device)
+        layer = torch.full((), self.layer + (before << 32), device=inputs.device)
         draws = streams.uniform(streams.fold(streams.fold(self.context.dropout_key, layer), positions))
         return torch.where(draws < self.probability, 0.0, inputs / (1 - self.probability))
 

@@ -50,6 +50,8 @@ class Slots:
     lr: Tensor  # [slots]
     weight_decay: Tensor  # [slots]
     clip: Tensor  # [slots]; infinity for none
+    decays: bool  # whether any slot has weight decay, or a clip: known to the host, which need not ask the device
+    clips: bool
     segments: list[SlotSegment]
 
 
@@ -63,7 +65,7 @@ class LocalResult:
 
 def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer: str, momentum: float) -> LocalResult:
     """All local steps of all slots. Slots with fewer batches than the others stand still in the last steps."""
-    mover = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip)
+    mover = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip, slots.decays, slots.clips)
     params, buffers = slots.params.clone(), slots.buffers
     scratch = torch.empty_like(params)
     for step in range(slots.samples.shape[1]):

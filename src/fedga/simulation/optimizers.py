@@ -25,11 +25,13 @@ def scheduled_rate(lr: float, schedule: str, round_number: int, rounds: int) -> 
 class LocalOptimizer:
     """SGD or Adam, fresh every round, equal to ``torch.optim`` on every row; a copy whose rate is 0 stands still."""
 
-    def __init__(self, kind: str, momentum: float, weight_decay: Tensor, clip: Tensor) -> None:
+    def __init__(
+        self, kind: str, momentum: float, weight_decay: Tensor, clip: Tensor, decays: bool = True, clips: bool = True
+    ) -> None:
+        """``decays`` and ``clips`` may be False where no copy has weight decay, or a clip: a pass is saved."""
         self.kind, self.momentum = kind, momentum
         self.weight_decay, self.clip = weight_decay[:, None], clip[:, None]  # [copies, 1]
-        self.decays = bool((weight_decay > 0).any())
-        self.clips = bool(clip.isfinite().any())
+        self.decays, self.clips = decays, clips
         self.first: Tensor | None = None
         self.second: Tensor | None = None
         self.taken = 0
