@@ -4,33 +4,48 @@ The method as functions (`ga_loss`, `GALoss`, `calibrated_labels`), its measure 
 engine that trains whole grids of federated runs at once (`fedga run`, or `simulate` from Python).
 """
 
-from fedga.asymmetry import (
-    Forgetting,
-    binary_error_asymmetry,
-    class_accuracy,
-    ea_ratio,
-    error_asymmetry,
-    forgetting,
-)
-from fedga.calibration import GALoss, batch_class_counts, binary_ga_loss, calibrated_labels, ga_loss
-from fedga.errors import FedGAError
-from fedga.simulation.simulate import RunResult, simulate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedga.version import __version__
 
-__all__ = [
-    "FedGAError",
-    "Forgetting",
-    "GALoss",
-    "RunResult",
-    "__version__",
-    "batch_class_counts",
-    "binary_error_asymmetry",
-    "binary_ga_loss",
-    "calibrated_labels",
-    "class_accuracy",
-    "ea_ratio",
-    "error_asymmetry",
-    "forgetting",
-    "ga_loss",
-    "simulate",
-]
+if TYPE_CHECKING:
+    from fedga.asymmetry import Forgetting as Forgetting
+    from fedga.asymmetry import binary_error_asymmetry as binary_error_asymmetry
+    from fedga.asymmetry import class_accuracy as class_accuracy
+    from fedga.asymmetry import ea_ratio as ea_ratio
+    from fedga.asymmetry import error_asymmetry as error_asymmetry
+    from fedga.asymmetry import forgetting as forgetting
+    from fedga.calibration import GALoss as GALoss
+    from fedga.calibration import batch_class_counts as batch_class_counts
+    from fedga.calibration import binary_ga_loss as binary_ga_loss
+    from fedga.calibration import calibrated_labels as calibrated_labels
+    from fedga.calibration import ga_loss as ga_loss
+    from fedga.errors import FedGAError as FedGAError
+    from fedga.simulation.simulate import RunResult as RunResult
+    from fedga.simulation.simulate import simulate as simulate
+
+# Loaded when first used: `fedga --help` and a refused flag need not wait for torch.
+_HOMES = {
+    "fedga.asymmetry": (
+        *("Forgetting", "binary_error_asymmetry", "class_accuracy", "ea_ratio", "error_asymmetry", "forgetting"),
+    ),
+    "fedga.calibration": ("GALoss", "batch_class_counts", "binary_ga_loss", "calibrated_labels", "ga_loss"),
+    "fedga.errors": ("FedGAError",),
+    "fedga.simulation.simulate": ("RunResult", "simulate"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *_HOME_OF]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fedga' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -22,8 +22,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedGAError:
     """
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return FedGAError(f"unknown {kind} {name!r}: {hint}(known: {', '.join(known)})")
+    hint = f": did you mean {near[0]!r}?" if near else ""
+    return FedGAError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known)})")
 
 
 def needs_extra(package: str, extra: str, purpose: str) -> FedGAError:

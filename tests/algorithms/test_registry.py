@@ -31,7 +31,7 @@ def test_options_are_converted() -> None:
     [
         ("fedgaa", {}, "unknown algorithm 'fedgaa': did you mean 'fedga'"),
         ("fedprox", {"mo": 1}, "unknown option of fedprox 'mo': did you mean 'mu'"),
-        ("fedprox", {"mu": "much"}, "option mu of fedprox must be a float, not 'much'"),
+        ("fedprox", {"mu": "much"}, "option mu of fedprox must be a number, not 'much'"),
         ("fedavg", {"mu": 1}, "algorithm fedavg has no options"),
     ],
 )

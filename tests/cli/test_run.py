@@ -287,10 +287,11 @@ def test_table_with_natural_clients(hospitals: str) -> None:
 
 
 def test_natural_clients_beside_drawn_ones(hospitals: str) -> None:
-    outcome = fedga(f"run {hospitals} --partition natural,iid --clients 4 --rounds 1 --algorithm fedga --no-pictures")
-    assert outcome.code == 2  # ten active clients is the default, and four were asked for
+    command = f"run {hospitals} --partition natural,iid --clients 4 --rounds 1 --algorithm fedga --no-pictures"
+    outcome = fedga(f"{command} --active 10")
+    assert outcome.code == 2
     assert "--active" in outcome.complaint
-    done(f"run {hospitals} --partition natural,iid --clients 4 --active 2 --rounds 1 --algorithm fedga --no-pictures")
+    done(command)  # ten active clients is the default: three hospitals and four clients all take part
 
 
 def test_arrays_and_picture_folders() -> None:

@@ -380,13 +380,13 @@ def test_bad_paths(tmp_path: Path) -> None:
 
 
 def test_columns_of_what_has_none(tmp_path: Path) -> None:
-    refused("digits has no columns: leave out client_column", "digits", client_column="site")
+    refused("digits has no columns: leave out --client-column", "digits", client_column="site")
     write_mnist_originals(tmp_path, splits(SOURCES["mnist"]))
     refused(
-        "the copy of mnist at .* has no columns: leave out label_column", "mnist", data_dir=tmp_path, label_column="y"
+        "the copy of mnist at .* has no columns: leave out --label-column", "mnist", data_dir=tmp_path, label_column="y"
     )
     np.savez(tmp_path / "t.npz", x=np.zeros((5, 2)), y=np.zeros(5))
-    refused("t.npz has no columns: leave out label_column", tmp_path / "t.npz", label_column="y")
+    refused("t.npz has no columns: leave out --label-column", tmp_path / "t.npz", label_column="y")
     refused("unknown client array of", tmp_path / "t.npz", client_column="site")
 
 

@@ -241,7 +241,7 @@ def test_a_partition_reads_only_what_it_needs() -> None:
             "--classes-per-client is not read by --partition dirichlet",
         ),
         ({"client_column": ["site"], "clients": [3]}, "--clients is not read by --partition natural"),
-        ({"clients": [5]}, "--active 10 is more than --clients 5: give --active 5 or fewer"),
+        ({"clients": [5], "active": [10]}, "--active 10 is more than --clients 5: give --active 5 or fewer"),
         ({"alpa": [5]}, "unknown setting 'alpa': did you mean 'alpha'?"),
         ({"preset": ["stong"]}, "unknown preset 'stong': did you mean 'strong'?"),
         ({"algorithm": ["fedprox:mu"]}, "--algorithm 'fedprox:mu' has a bad option"),
@@ -259,3 +259,14 @@ def test_a_client_column_makes_the_partition_natural() -> None:
     [run] = sweep.runs
     assert (run.partition, run.clients, run.alpha) == ("natural", None, None)
     assert sources(sweep, "partition") == [(("natural",), "--client-column")]
+
+
+def test_fewer_clients_than_the_default_takes_part_are_all_active() -> None:
+    assert [run.active for run in build_sweep({"dataset": ["mnist"], "clients": [3, 50]}).runs] == [3, 3, 10, 10]
+
+
+def test_a_data_set_has_one_name_however_it_is_spelt(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text('dataset = "CIFAR-10"\n')
+    for sweep in (build_sweep({"dataset": ["CIFAR-10"]}), build_sweep({}, file)):
+        assert {(run.dataset, run.model) for run in sweep.runs} == {("cifar10", "lenet")}

@@ -63,6 +63,7 @@ def test_paper_and_strong_are_what_the_method_says() -> None:
         "server_average": 0.05,
     }
     assert strong["server_rate"] == 1
+    assert preset_settings("strong", "svhn", 10).values["lr"] == 0.1  # one rate everywhere, where the paper has 0.3
 
 
 @pytest.mark.parametrize(

@@ -53,5 +53,6 @@ def make_algorithm(name: str, **options: Any) -> Algorithm:
         try:
             options[option] = kinds[option](value)
         except (TypeError, ValueError) as error:
-            raise FedGAError(f"option {option} of {name} must be a {kinds[option].__name__}, not {value!r}") from error
+            kind = "number" if kinds[option] is float else kinds[option].__name__
+            raise FedGAError(f"option {option} of {name} must be a {kind}, not {value!r}") from error
     return known[name](**options)

@@ -55,6 +55,7 @@ def class_ratios(server: Server) -> Tensor:
     gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(server.params, server.auxiliary, targets)
     step = -gradients[:, start : start + prod(shape)]  # ΔW: [class of the samples, entries of the output layer]
     first, second = torch.topk(step, 2, dim=0).values
+    # An entry that no class raises (a feature that is 0 on all samples) belongs to nobody.
     owned = (step == first) & (first > 0) & (second < RUNNER_UP * first)  # [class, entries]
     sums = torch.where(owned[:, None, :], step[None, :, :], 0.0).sum(-1)  # [owner c, samples' class c']
     own = sums.diagonal()

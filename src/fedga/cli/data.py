@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from fedga.cli.console import out, say
-from fedga.cli.run import canonical, help_text
+from fedga.cli.run import help_text
 from fedga.data import SOURCES, Dataset, load_dataset, make_federation
 from fedga.data.catalog import find_source
 from fedga.data.sources import is_here
@@ -131,7 +131,7 @@ def _one_run(dataset: str, written: Mapping[str, str]) -> RunSpec:
     for name, values in given.items():
         if len(values) > 1:
             raise FedGAError(f"{SETTINGS[name].flag} {written[name]!r} lists several values: give one, for one picture")
-    [spec] = build_sweep(canonical({**given, "dataset": [dataset], "algorithm": ["fedavg"], "active": [1]})).runs
+    [spec] = build_sweep({**given, "dataset": [dataset], "algorithm": ["fedavg"], "active": [1]}).runs
     return spec
 
 

@@ -41,10 +41,11 @@ def _run(
     threads: str | None,
     pictures: bool,
 ) -> None:
-    cores = None if threads is None else Number(whole=True, least=1).parse("--threads", threads)
     given = {name: None if text is None else parse_list(name, text) for name, text in settings.items()}
-    sweep = build_sweep(canonical(given), config)
+    sweep = build_sweep(given, config)
     program = sweep.program
+    threads = threads or program.get("threads")
+    cores = None if threads is None else Number(whole=True, least=1).parse("--threads", threads)
     data_dir = data_dir or (Path(program["data_dir"]) if "data_dir" in program else None)
     out_dir = out_dir or (Path(program["out"]).expanduser() if "out" in program else default_folder(sweep.runs))
 
@@ -77,16 +78,6 @@ def _run(
             fail(f"stopped; everything so far is in {out_dir}, and the same command continues", code=130)
     _show(out_dir, {spec.run_id for spec in specs}, pictures)
     say(f"every round: fedga results {out_dir} --format csv; trained models: {out_dir / 'models'}")
-
-
-def canonical(given: dict[str, list[Any] | None]) -> dict[str, list[Any] | None]:
-    """Data sets under their one name, however they were spelt, since presets and results go by it."""
-    from fedga.data.catalog import find_source
-
-    if given.get("dataset"):
-        names = [(find_source(str(name)), name) for name in given["dataset"] or []]
-        given = given | {"dataset": [source.name if source else name for source, name in names]}
-    return given
 
 
 def default_folder(specs: Sequence[RunSpec]) -> Path:

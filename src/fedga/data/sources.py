@@ -158,7 +158,8 @@ def _load_path(path: Path, options: tables.Options) -> Dataset:
 def _refuse_columns(options: tables.Options, what: str) -> None:
     given = [name for name in ("label_column", "client_column") if getattr(options, name) is not None]
     if given:
-        raise FedGAError(f"{what} has no columns: leave out {' and '.join(given)}, which only tables have")
+        flags = " and ".join("--" + name.replace("_", "-") for name in given)
+        raise FedGAError(f"{what} has no columns: leave out {flags}, which only tables have")
 
 
 def _digits(source: Source) -> Dataset:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -158,6 +159,7 @@ def explain(folder: Path, error: Exception, reading: bool = False) -> str | None
     number = error.errno if isinstance(error, OSError) else None
     # Writers outside Python's control (safetensors) put the system's error into a text of their own.
     full = number in _FULL or "disk is full" in text or "No space left on device" in text
+    full = full or ("disk I/O error" in text and _no_room(folder))  # what SQLite says of the first page it cannot write
     if full:
         return f"the disk that holds {name!r} is full: make room and repeat the command, what was finished is kept"
     unwritable = ("readonly database", "unable to open database file", "Permission denied", "Read-only file system")
@@ -170,8 +172,12 @@ def explain(folder: Path, error: Exception, reading: bool = False) -> str | None
     if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "busy" in text):
         return f"another process has kept {str(folder / FILE_NAME)!r} locked for {BUSY_S:g} s: try again later"
     if isinstance(error, (sqlite3.OperationalError, OSError)):
-        return f"the output folder {name!r} cannot be used: {text}"
+        return f"the output folder {name!r} cannot be used ({text}): give another --out"
     return None
+
+
+def _no_room(folder: Path) -> bool:
+    return folder.is_dir() and shutil.disk_usage(folder).free < 1 << 16
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

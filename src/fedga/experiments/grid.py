@@ -10,10 +10,11 @@ import itertools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedga.data.catalog import find_source
 from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.kinds import Number
 from fedga.experiments.presets import PRESETS, algorithm_defaults, preset_settings
@@ -22,7 +23,12 @@ from fedga.experiments.spec import PARTITIONS, READ_ALPHA, SETTINGS, Options, Ru
 DEFAULT_ALPHA = 0.1
 DEFAULT_ALGORITHMS = ("fedavg", "fedga")
 DEMO = {"preset": ("paper", "strong"), "seed": (0, 1, 2)}  # when neither data set nor algorithm is named
-PROGRAM_KEYS = ("data_dir", "device", "out")  # a file may hold these too; they change no number, so no spec has them
+PROGRAM_KEYS = (
+    "data_dir",
+    "device",
+    "out",
+    "threads",
+)  # a file may hold these too; they change no number, so no spec has them
 _LONGEST_RANGE = 10_000
 
 # Settings that only some partitions read: given with none of those they are refused, beside one they apply to it alone.
@@ -132,9 +138,9 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
         if name in settings or name in program:
             raise FedGAError(f"{where} is given twice, with a hyphen and with an underscore")
         if name in PROGRAM_KEYS:
-            if not isinstance(value, str):
+            if not isinstance(value, str) and name != "threads":
                 raise FedGAError(f"{where} must be a text, not {value!r}")
-            program[name] = value
+            program[name] = str(value)
         elif name not in SETTINGS:
             raise unknown_name(f"key in {path.name}", key, [*SETTINGS, *PROGRAM_KEYS])
         elif isinstance(value, str):
@@ -168,10 +174,18 @@ def build_sweep(flags: Mapping[str, Sequence[Any] | None], config: Path | None =
         if values:
             flag = SETTINGS[name].flag
             given[name] = _Given(tuple(SETTINGS[name].kind.check(flag, value) for value in values), flag)
+    if "dataset" in given:
+        given["dataset"] = replace(given["dataset"], values=tuple(map(_one_name, given["dataset"].values)))
     for preset in given["preset"].values if "preset" in given else ():
         if preset not in ("", *PRESETS):
             raise unknown_name("preset", preset, PRESETS)
     return _expand(given, program)
+
+
+def _one_name(dataset: str) -> str:
+    """A known data set under its one name, however it was spelt: presets and results go by it."""
+    source = find_source(dataset)
+    return dataset if source is None else source.name
 
 
 def _expand(given: dict[str, _Given], program: Mapping[str, str]) -> Sweep:
@@ -229,6 +243,8 @@ def _fill(chosen: dict[str, Any], axes: Mapping[str, _Given]) -> tuple[dict[str,
         values["server_rate"] = None  # a preset's rate belongs to its own optimiser, not to the user's
     if chosen["partition"] == "natural":
         values["clients"] = None
+    elif "active" not in chosen:
+        values["active"] = min(values["active"], values["clients"])  # few clients: all of them
     values["algorithm_options"] = algorithm_defaults(chosen["dataset"], parse_algorithm(chosen["algorithm"])[0])
     sources = {}
     for name in SETTINGS:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedga import streams
 from fedga.data.federation import Dataset, Federation
+from fedga.errors import FedGAError
 
 RESIDENT_SHARE = 0.2  # of the free memory, for what clients keep between rounds
 
@@ -115,4 +116,10 @@ def auxiliary_samples(dataset: Dataset, seed: int, per_class: int) -> np.ndarray
     """Samples of every class that the server holds, for algorithms that need some: places, ``[classes, per_class]``."""
     generator = streams.numpy_generator(seed, "auxiliary")
     by_class = [np.flatnonzero(dataset.train_targets == label) for label in range(dataset.num_classes)]
+    empty = [name for name, places in zip(dataset.class_names, by_class, strict=True) if not len(places)]
+    if empty:
+        raise FedGAError(
+            f"the training split of {dataset.name} has no sample of class {', '.join(empty)}, and this algorithm needs "
+            "samples of every class on the server: choose another algorithm"
+        )
     return np.stack([generator.choice(places, per_class, replace=len(places) < per_class) for places in by_class])

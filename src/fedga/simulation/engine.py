@@ -127,7 +127,7 @@ class Engine:
         examine = every > 0 and self.round % every == 0
         before = self.evaluate(self.stack.params, self.stack.buffers) if examine else None
         clients = self._select()
-        surveys = [self._survey(segment) for segment in self.segments]
+        surveys = [self.appetite.within(self._survey, segment) for segment in self.segments]
         received = [self._broadcast(segment) for segment in self.segments]
         update, buffers, reports, after = self._train(clients, received, examine)
         self.stack.advance(update, buffers, self.round)

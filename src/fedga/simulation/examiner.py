@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedga.simulation.device_data import DeviceData, Pixels
+from fedga.simulation.device_data import DeviceData
 from fedga.simulation.evaluation import Evaluation, evaluate
 from fedga.simulation.lanes import Lane, LaneStack
-from fedga.simulation.memory import Appetite, is_out_of_memory
+from fedga.simulation.memory import Appetite
 from fedga.simulation.metrics import scores
 from fedga.simulation.workers import Workers
 
@@ -25,17 +25,10 @@ class Examiner:
         parts, order = [], []
         for standardize in sorted(set(standardized)):
             which = [row for row, value in enumerate(standardized) if value == standardize]
-            parts.append(self._evaluate_alike(params[which], buffers[which], self.data.pixels[standardize]))
+            models, pixels = (params[which], buffers[which]), self.data.pixels[standardize]
+            parts.append(self.appetite.within(evaluate, self.workers, *models, self.data, pixels, self.appetite))
             order += which
         return Evaluation.join(parts)[torch.tensor(order).argsort().to(params.device)]
-
-    def _evaluate_alike(self, params: Tensor, buffers: Tensor, pixels: Pixels) -> Evaluation:
-        while True:
-            try:
-                return evaluate(self.workers, params, buffers, self.data, pixels, self.appetite)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or not self.appetite.halve():
-                    raise
 
     def metric_rows(self, stack: LaneStack, round_number: int) -> list[dict[str, float] | None]:
         """Scores of the global models beside those of the averaged ones, where due; a lane's last round always is."""

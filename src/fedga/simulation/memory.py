@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 import torch
 
 from fedga.simulation.stacked import StackedModel
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 CPU_STACK_VALUES = 520_000  # parameters of all stacked clients: beyond this a stack falls out of a core's cache
 CUDA_SHARE = (
@@ -49,6 +54,15 @@ class Appetite:
         self.slots, self.models = max(1, self.slots // 2), max(1, self.models // 2)
         self.notices.append(f"out of memory: going on with {self.slots} clients at a time")
         return True
+
+    def within(self, work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        """``work``, again with half as much at once for as long as memory does not reach."""
+        while True:
+            try:
+                return work(*args, **kwargs)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or not self.halve():
+                    raise
 
 
 def is_out_of_memory(error: BaseException) -> bool:

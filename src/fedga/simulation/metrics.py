@@ -26,10 +26,11 @@ class ClientRecord:
 
 def scores(evaluation: Evaluation, prefix: str = "") -> list[dict[str, float]]:
     """The global model's row of every lane."""
+    confusion = evaluation.confusion.double()  # counts: 0.95 is to be recorded as 0.95
     columns = {
-        "accuracy": score.accuracy(evaluation.confusion),
-        "macro_f1": score.macro_f1(evaluation.confusion),
-        "balanced_accuracy": score.balanced_accuracy(evaluation.confusion),
+        "accuracy": score.accuracy(confusion),
+        "macro_f1": score.macro_f1(confusion),
+        "balanced_accuracy": score.balanced_accuracy(confusion),
         "ea_ratio": asymmetry.ratio_of(asymmetry.asymmetry_from_means(evaluation.mean_predictions)),
         "loss": evaluation.loss,
     }
@@ -42,9 +43,9 @@ def client_records(
 ) -> list[list[ClientRecord]]:
     """Per lane, its active clients. ``clients [lanes, active]``; ``before`` has a row per lane, ``after`` per slot."""
     lanes, active = clients.shape
-    accuracy_before = score.recall(before.confusion).tolist()
+    accuracy_before = score.recall(before.confusion.double()).tolist()
     ea_before = asymmetry.asymmetry_from_means(before.mean_predictions).tolist()
-    accuracy_after = score.recall(after.confusion).view(lanes, active, -1).tolist()
+    accuracy_after = score.recall(after.confusion.double()).view(lanes, active, -1).tolist()
     ea_after = asymmetry.asymmetry_from_means(after.mean_predictions).view(lanes, active, -1).tolist()
     chosen, counts = clients.tolist(), class_counts.long().tolist()
     return [
@@ -66,8 +67,8 @@ def client_records(
 def client_scores(records: list[ClientRecord]) -> dict[str, float]:
     """Means over a lane's active clients: their EA ratio and what local training made them forget."""
     drop = asymmetry.forgetting(
-        torch.tensor([record.accuracy_before for record in records]),
-        torch.tensor([record.accuracy_after for record in records]),
+        torch.tensor([record.accuracy_before for record in records], dtype=torch.float64),
+        torch.tensor([record.accuracy_after for record in records], dtype=torch.float64),
         torch.tensor([record.class_counts for record in records]),
     )
     ratios = asymmetry.ratio_of(torch.tensor([record.ea_after for record in records]))
