@@ -1,4 +1,4 @@
-"""Fixtures that many tests share; the functions behind them live in ``simulation.runs``."""
+"""Fixtures that many tests share; the functions behind them live in ``tests.simulation.runs``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from simulation.runs import make_data, make_dataset, make_lane, make_uneven_federation
 
 from fedga.data.federation import Dataset
 from fedga.simulation.device_data import DeviceData
+from tests.simulation.runs import make_data, make_dataset, make_lane, make_uneven_federation
 
 __all__ = ["make_dataset", "make_lane", "make_uneven_federation"]
 

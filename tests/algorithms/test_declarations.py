@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from simulation.runs import TELLING, make_lane
 from torch import Tensor
 
 from fedga.algorithms import ALGORITHMS, Algorithm, Batch, Sent
 from fedga.data.federation import Dataset
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.reference import Reference
+from tests.simulation.runs import TELLING, make_lane
 
 ROUNDS = 2
 

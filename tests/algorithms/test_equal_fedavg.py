@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from simulation.runs import (
+
+from fedga.data.federation import Federation
+from fedga.simulation.device_data import DeviceData
+from tests.simulation.runs import (
     EXACT,
     assert_same_metrics,
     assert_same_state,
@@ -15,9 +18,6 @@ from simulation.runs import (
     make_lane,
     make_uneven_federation,
 )
-
-from fedga.data.federation import Federation
-from fedga.simulation.device_data import DeviceData
 
 ROUNDS = 6
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from simulation.runs import make_engine, make_lane, make_uneven_federation
 from torch import Tensor, nn
 
 from fedga.algorithms import Batch, Server, make_algorithm
@@ -20,6 +19,7 @@ from fedga.data.federation import Federation
 from fedga.models import build_model
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.stacked import StackedModel
+from tests.simulation.runs import make_engine, make_lane, make_uneven_federation
 
 pytestmark = pytest.mark.usefixtures("float64")
 EXACT = {"rtol": 1e-12, "atol": 1e-12}

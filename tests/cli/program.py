@@ -21,7 +21,7 @@ from fedga.cli import main
 SMALL = "--dataset digits --rounds 3 --clients 10 --active 2 --threads 1 --no-pictures"
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["cli.program", "fedga.cli.run", "fedga.experiments.sweep", "sklearn.datasets"])
+_SERVER.set_forkserver_preload(["tests.cli.program", "fedga.cli.run", "fedga.experiments.sweep", "sklearn.datasets"])
 
 
 @dataclass(frozen=True)

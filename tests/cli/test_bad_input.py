@@ -16,11 +16,11 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from cli.program import SMALL, Outcome, done, fedga, files
 from fedga.data import SOURCES
 from fedga.experiments import sweep
 from fedga.experiments.store import Store
 from fedga.simulation import engine
+from tests.cli.program import SMALL, Outcome, done, fedga, files
 
 
 def refused(command: str, *arguments: str | os.PathLike[str]) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.program import done
 from fedga.algorithms import ALGORITHMS
 from fedga.data import SOURCES
 from fedga.errors import needs_extra
 from fedga.report import figures
+from tests.cli.program import done
 
 
 def test_algorithms_say_what_they_cost() -> None:

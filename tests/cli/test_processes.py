@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cli.program import SMALL, done, start, trained
 from fedga.errors import FedGAError
 from fedga.experiments.saved import load_model
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import RoundMetrics, Store
+from tests.cli.program import SMALL, done, start, trained
 
 # Two lengths, a rate that diverges, state on the server and at the clients, averaged models, class-wise looks.
 VARIED = (

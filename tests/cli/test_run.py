@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cli.program import SMALL, done, fedga
 from fedga.cli import console, progress
 from fedga.experiments import sweep
 from fedga.experiments.store import Store
 from fedga.simulation.engine import Engine, LaneRound
+from tests.cli.program import SMALL, done, fedga
 
 METRICS = ["accuracy", "macro_f1", "balanced_accuracy", "ea_ratio", "loss"]
 COLUMNS = ["dataset", "alpha", "algorithm", "preset", "server", "seed", "round", *METRICS]

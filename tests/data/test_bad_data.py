@@ -15,7 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.io
-from data_makers import (
+from PIL import Image
+
+from fedga.data import SOURCES, load_dataset
+from fedga.errors import FedGAError
+from tests.data.data_makers import (
     cifar10_batches,
     encode,
     pictures,
@@ -26,10 +30,6 @@ from data_makers import (
     write_picture_classes,
     write_tar,
 )
-from PIL import Image
-
-from fedga.data import SOURCES, load_dataset
-from fedga.errors import FedGAError
 
 
 def refused(message: str, name: str | Path, **options: object) -> None:

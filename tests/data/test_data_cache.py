@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_makers import check_equal, pictures, splits, write_parquet, write_picture_classes
 
 from fedga.data import SOURCES, load_dataset
 from fedga.data import cache as cache_module
 from fedga.data import images as images_module
+from tests.data.data_makers import check_equal, pictures, splits, write_parquet, write_picture_classes
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from data_makers import check_equal, splits, write_parquet
-from fake_hub import FakeHub, serving
 
 from fedga.data import SOURCES, load_dataset
 from fedga.data.catalog import Hub, Source
 from fedga.data.hub import download
 from fedga.errors import FedGAError
+from tests.data.data_makers import check_equal, splits, write_parquet
+from tests.data.fake_hub import FakeHub, serving
 
 SOURCE = SOURCES["svhn"]  # its checksums are stated by the Hub alone
 assert SOURCE.hub is not None

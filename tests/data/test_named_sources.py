@@ -12,7 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.io
-from data_makers import (
+from sklearn.datasets import load_digits
+
+from fedga.data import SOURCES, Dataset, load_dataset, make_federation
+from fedga.data import sources as sources_module
+from fedga.errors import FedGAError
+from tests.data.data_makers import (
     check_equal,
     cifar10_batches,
     cifar100_batches,
@@ -23,11 +28,6 @@ from data_makers import (
     write_parquet,
     write_tar,
 )
-from sklearn.datasets import load_digits
-
-from fedga.data import SOURCES, Dataset, load_dataset, make_federation
-from fedga.data import sources as sources_module
-from fedga.errors import FedGAError
 
 REAL_DATA = os.environ.get("FEDGA_DATA")
 ON_DISK = sorted(set(SOURCES) - {"digits"})

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_makers import check_equal, encode, pictures, write_parquet, write_picture_classes
 
 from fedga.data import load_dataset, make_federation
+from tests.data.data_makers import check_equal, encode, pictures, write_parquet, write_picture_classes
 
 
 @pytest.mark.parametrize(

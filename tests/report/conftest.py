@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fedga.report.curves import Curve, curves_from_rows
-from report.made_up import make_curves, make_rows
+from tests.report.made_up import make_curves, make_rows
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import RoundMetrics, Store
 from fedga.report.curves import Curve, curves_from_rows, deviation, mean, median, read_curves
 from fedga.report.series import make_panels, panels_with
-from report.made_up import make_rows
+from tests.report.made_up import make_rows
 
 
 def fill(folder: Path, specs: list[RunSpec], statuses: list[str]) -> None:

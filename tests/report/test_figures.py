@@ -15,7 +15,7 @@ from fedga.errors import FedGAError
 from fedga.report import figures, style
 from fedga.report.curves import Curve, curves_from_rows
 from fedga.simulation.metrics import ClientRecord
-from report.made_up import make_curves, make_rows
+from tests.report.made_up import make_curves, make_rows
 
 NAMES = ["cat", "dog", "a very long name", "$5 or $6"]
 COUNTS = np.array([[90, 10, 0, 0], [0, 0, 5, 1], [1, 1, 1, 1]])

@@ -25,7 +25,7 @@ from fedga.report.tables import (
     summary_table,
 )
 from fedga.report.terminal import TitledTable
-from report.made_up import make_curves, make_rows
+from tests.report.made_up import make_curves, make_rows
 
 
 def printed(table: TitledTable, width: int) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from fedga.data.federation import Dataset
 from fedga.simulation.device_data import DeviceData, FederationTable, Pixels, auxiliary_samples
-from simulation.runs import make_dataset, make_federation, make_uneven_federation
+from tests.simulation.runs import make_dataset, make_federation, make_uneven_federation
 
 CPU = torch.device("cpu")
 

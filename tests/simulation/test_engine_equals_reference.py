@@ -18,7 +18,7 @@ from fedga.data.federation import Dataset
 from fedga.models import MODELS
 from fedga.simulation.lanes import Lane
 from fedga.simulation.reference import Reference
-from simulation.runs import (
+from tests.simulation.runs import (
     TELLING,
     assert_same_state,
     distance,

@@ -18,7 +18,7 @@ from fedga.simulation.engine import Engine
 from fedga.simulation.memory import Appetite
 from fedga.simulation.metrics import ClientRecord, client_scores
 from fedga.simulation.reference import Reference
-from simulation.runs import make_data, make_dataset, make_federation, make_lane, make_uneven_federation, train
+from tests.simulation.runs import make_data, make_dataset, make_federation, make_lane, make_uneven_federation, train
 
 CLASSES = 4
 

@@ -17,7 +17,7 @@ from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine, LaneRound
 from fedga.simulation.lanes import Lane, LaneState, in_engine_order, stacking_key
 from fedga.simulation.memory import Appetite
-from simulation.runs import (
+from tests.simulation.runs import (
     EXACT,
     TELLING,
     assert_same_metrics,

@@ -14,7 +14,7 @@ from fedga.errors import FedGAError
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.layers import BatchContext, KeyedDropout, MaskedBatchNorm, prepare_for_padding
 from fedga.simulation.stacked import StackedModel
-from simulation.runs import make_engine, make_lane
+from tests.simulation.runs import make_engine, make_lane
 
 CPU = torch.device("cpu")
 EXACT = {"rtol": 1e-12, "atol": 1e-12}

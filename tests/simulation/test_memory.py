@@ -15,7 +15,7 @@ from fedga.simulation.device_data import DeviceData
 from fedga.simulation.lanes import Lane
 from fedga.simulation.memory import Appetite, is_out_of_memory
 from fedga.simulation.stacked import StackedModel
-from simulation.runs import TELLING, assert_same_state, make_engine, make_lane, train
+from tests.simulation.runs import TELLING, assert_same_state, make_engine, make_lane, train
 
 
 def failing(function: Callable[..., Any], error: Exception, when: Callable[[int], bool]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedga.algorithms import ALGORITHMS
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.lanes import Lane, LaneState
-from simulation.runs import (
+from tests.simulation.runs import (
     TELLING,
     assert_same_state,
     distance,

@@ -12,7 +12,7 @@ from fedga.algorithms import ALGORITHMS
 from fedga.algorithms.base import Algorithm
 from fedga.simulation import schedule
 from fedga.simulation.device_data import DeviceData
-from simulation.runs import TELLING, make_engine, make_lane
+from tests.simulation.runs import TELLING, make_engine, make_lane
 
 CPU = torch.device("cpu")
 

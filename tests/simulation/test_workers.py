@@ -15,7 +15,7 @@ from fedga.simulation.engine import Engine
 from fedga.simulation.memory import Appetite
 from fedga.simulation.stacked import StackedModel
 from fedga.simulation.workers import Workers
-from simulation.runs import TELLING, assert_same_state, make_lane
+from tests.simulation.runs import TELLING, assert_same_state, make_lane
 
 CPU = torch.device("cpu")
 
