@@ -52,6 +52,7 @@ def _run(
     import torch
 
     from fedga.cli.progress import StopRequest, SweepProgress, decoding
+    from fedga.cli.summary import draw_pictures, print_summary
     from fedga.experiments.prepare import Preparation, choose_device
     from fedga.experiments.store import Store
     from fedga.experiments.sweep import Interrupted, run_sweep
@@ -76,7 +77,10 @@ def _run(
                 run_sweep(specs, store, where, axes=sweep.axes, observer=shown.observer(), preparation=preparation)
         except Interrupted:
             fail(f"stopped; everything so far is in {out_dir}, and the same command continues", code=130)
-    _show(out_dir, {spec.run_id for spec in specs}, pictures)
+    curves = print_summary(out_dir, {spec.run_id for spec in specs}, out)
+    if pictures:
+        names = {spec.dataset: preparation.dataset(spec).class_names for spec in specs}
+        draw_pictures(out_dir, curves, specs, names)
     say(f"every round: fedga results {out_dir} --format csv; trained models: {out_dir / 'models'}")
 
 
@@ -100,14 +104,6 @@ def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
     at = next(at for at, line in enumerate(sweep.provenance) if line.setting == "active")
     others = [line for line in sweep.provenance if line.setting != "active"]
     return [*others[:at], active, *others[at:]]
-
-
-def _show(folder: Path, run_ids: set[str], pictures: bool) -> None:
-    from fedga.cli.summary import draw_pictures, print_summary
-
-    curves = print_summary(folder, run_ids, out)
-    if pictures:
-        draw_pictures(folder, curves)
 
 
 # Names whose registries are not settings; `fedga data list` and `fedga algorithms` say more.
