@@ -110,9 +110,8 @@ def test_summary_shows_forgetting_and_pictures_are_drawn() -> None:
     assert "lost on missing" in outcome.out
     assert "pictures: out/figures" in outcome.err
     names = {path.name for path in Path("out/figures").iterdir()}
-    assert names == {
-        f"{name}.{kind}" for name in ("overview", "accuracy", "ea-ratio", "forgetting") for kind in ("png", "svg")
-    }
+    drawn = ("overview", "accuracy", "ea-ratio", "forgetting", "clients-fedavg", "clients-fedga")
+    assert names == {f"{name}.{kind}" for name in drawn for kind in ("png", "svg")}
     assert all(path.stat().st_size > 1000 for path in Path("out/figures").iterdir())
 
 
