@@ -21,7 +21,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedGAError:
     unknown algorithm 'fedgaa': did you mean 'fedga'? (known: fedavg, fedga)
     """
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f": did you mean {near[0]!r}?" if near else ""
     return FedGAError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known)})")
 

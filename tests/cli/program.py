@@ -43,13 +43,24 @@ class Outcome:
         return self.err.removeprefix("fedga: ").rstrip("\n")
 
 
+def split(command: str) -> list[str]:
+    """Like a shell does; of an option given twice the last one stands, so that tests can vary ``SMALL``."""
+    words, kept = shlex.split(command), []
+    for place, word in enumerate(words):
+        repeated = word.startswith("--") and word in words[place + 1 :]
+        of_repeated = place > 0 and words[place - 1].startswith("--") and words[place - 1] in words[place:]
+        if not repeated and not (of_repeated and not word.startswith("--")):
+            kept.append(word)
+    return kept
+
+
 def fedga(command: str, *arguments: str | os.PathLike[str]) -> Outcome:
     """Call the program here; ``command`` is split like a shell does, ``arguments`` are taken as they are."""
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            main([*shlex.split(command), *map(os.fspath, arguments)])
+            main([*split(command), *map(os.fspath, arguments)])
         except SystemExit as end:
             code = int(end.code or 0)
     return Outcome(code, out.getvalue(), err.getvalue())
@@ -142,5 +153,5 @@ def _child(command: str, log: str, folder: str) -> None:
         return result
 
     Engine.run_round = noted  # type: ignore[method-assign]
-    sys.argv = ["fedga", *shlex.split(command)]
+    sys.argv = ["fedga", *split(command)]
     main()

@@ -370,7 +370,7 @@ def test_diverged_runs_are_marked_and_the_others_go_on() -> None:
     assert "2 of them finished already" in done(command).err
     rows = json.loads(done("results out --format json").out)
     assert [(row["lr"], row["round"]) for row in rows] == [(0.1, 1), (0.1, 2), (0.1, 3)]
-    assert "1 of 1 diverged" in done("results out").out
+    assert "1 of 1 diverged" in done("results out --summary").out
     assert [path.suffix for path in Path("out/models").iterdir()].count(".safetensors") == 1
 
 
@@ -452,3 +452,9 @@ def test_no_command_is_answered_with_help() -> None:
     assert outcome == Outcome(2, outcome.out, "")
     for command in ("run", "results", "evaluate", "algorithms", "data"):
         assert command in outcome.out
+
+
+def test_an_option_given_twice_is_refused() -> None:
+    outcome = fedga("run", "--algorithm", "fedavg", "--algorithm", "fedga")
+    assert outcome.complaint == "--algorithm is given twice: give it once, with a comma list such as --algorithm A,B"
+    assert not Path("runs").exists()

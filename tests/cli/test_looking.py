@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from fedga.algorithms import ALGORITHMS
+from fedga.cli.run import NAMES
 from fedga.data import SOURCES
 from fedga.errors import needs_extra
+from fedga.models import MODELS
 from fedga.report import figures
 from tests.cli.program import done
 
@@ -103,3 +105,9 @@ def test_data_folder_by_flag_file_and_variable(monkeypatch: pytest.MonkeyPatch, 
     assert "yes" in next(line for line in done("data list").out.splitlines() if line.startswith("mnist")).split()
     found = {done(f"results {folder} --format csv").out for folder in ("flag", "file", "variable")}
     assert len(found) == 1
+
+
+def test_names_in_the_help_are_the_registered_ones() -> None:
+    """They are written out there because importing the registries means importing torch."""
+    assert set(NAMES["algorithm"]) == set(ALGORITHMS)
+    assert set(NAMES["model"]) - {"package.module:Class"} == set(MODELS)

@@ -23,7 +23,7 @@ from fedga.errors import FedGAError
 from fedga.experiments.saved import load_model
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import RoundMetrics, Store
-from tests.cli.program import SMALL, done, start, trained
+from tests.cli.program import SMALL, done, split, start, trained
 
 # Two lengths, a rate that diverges, state on the server and at the clients, averaged models, class-wise looks.
 VARIED = (
@@ -146,7 +146,9 @@ def test_reader_that_has_seen_enough(program: list[str]) -> None:
 def test_stream_without_greek_letters(program: list[str]) -> None:
     done(f"run {SMALL} --algorithm fedga --out out")
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    shown = subprocess.run([*program, "results", "out"], env=plain, capture_output=True, check=True, text=True)
+    shown = subprocess.run(
+        [*program, "results", "out", "--summary"], env=plain, capture_output=True, check=True, text=True
+    )
     assert shown.stdout.startswith("digits, ? = 0.1")
     assert shown.stderr == ""
 
@@ -154,7 +156,7 @@ def test_stream_without_greek_letters(program: list[str]) -> None:
 def test_terminal_shows_live_accuracy(program: list[str]) -> None:
     """Progress is drawn where standard error is a terminal; standard output gets the table alone."""
     ours, theirs = pty.openpty()
-    command = [*program, *f"run {SMALL} --algorithm fedga,fedavg --rounds 150 --out out".split()]
+    command = [*program, *split(f"run {SMALL} --algorithm fedga,fedavg --rounds 150 --out out")]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=theirs, stdin=theirs, env={**os.environ, "TERM": "xterm"}
     ) as process:
@@ -167,7 +169,7 @@ def test_terminal_shows_live_accuracy(program: list[str]) -> None:
     assert re.search(r"training.*\d+/300.*rounds", drawn)
     assert re.search(r"fedga 0\.\d{3}  fedavg 0\.\d{3}|fedavg 0\.\d{3}  fedga 0\.\d{3}", drawn)
     assert "results go to out" in drawn
-    assert table == done("results out").out
+    assert table == done("results out --summary").out
 
 
 def _read_terminal(descriptor: int) -> str:

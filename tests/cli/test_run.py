@@ -58,7 +58,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 
 def test_grid_and_its_results() -> None:
     outcome = done(f"run {SMALL} --algorithm fedavg,fedga --alpha 0.1,1 --seeds 0-1 --out out")
-    table = done("results out").out
+    table = done("results out --summary").out
     assert outcome.out == table  # the run ends with the table that `fedga results` prints
     for text in ("α", "algorithm", "accuracy", "macro F1", "balanced accuracy", "EA ratio", "fedavg", "fedga"):
         assert text in table
@@ -412,7 +412,7 @@ def test_stop_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
         "fedga: stopped; everything so far is in out, and the same command continues"
     )
     assert [row["round"] for row in read_json("out")] == [1, 2]
-    assert "1 of 1 unfinished" in done("results out").out
+    assert "1 of 1 unfinished" in done("results out --summary").out
     assert "continuing 1 run after round 2" in done(command).err
     assert [row["round"] for row in read_json("out")] == [1, 2, 3, 4, 5]
 
@@ -457,3 +457,11 @@ def test_help_of_run_names_settings_and_choices() -> None:
     for word in ("--algorithm", "--lr-schedule", "--server-average", "--client-column", "fedntd", "resnet20", "cosine"):
         assert word in text
     assert done("run -h").out == text
+
+
+def test_the_table_of_results_has_a_row_per_run_and_round() -> None:
+    done(f"run {SMALL} --algorithm fedga,fedavg --out out")
+    header, *rows = done("results out").out.splitlines()
+    assert header.split() == COLUMNS
+    assert len(rows) == 6
+    assert fedga("results out --summary --format csv").code == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedga.errors import FedGAError
-from fedga.experiments.grid import Sweep, build_sweep, parse_list, parse_seeds, read_config
+from fedga.experiments.grid import Sweep, build_sweep, parse_list, read_config
 from fedga.experiments.spec import SETTINGS
 
 
@@ -68,7 +68,7 @@ def test_bad_texts_are_refused(name: str, text: str, message: str) -> None:
 
 
 def test_seeds() -> None:
-    assert parse_seeds("0-2,7") == [0, 1, 2, 7]
+    assert parse_list("seed", "0-2,7") == [0, 1, 2, 7]
 
 
 # Files
@@ -155,7 +155,8 @@ def test_every_setting_has_a_line() -> None:
 
 def test_presets_that_agree_share_a_line() -> None:
     sweep = build_sweep({"dataset": ["mnist"], "preset": ["paper", "strong"], "alpha": [0.1, 0.3]})
-    assert sources(sweep, "lr") == [((0.1,), "preset paper, preset strong (mnist, α=0.1, α=0.5 row)")]
+    assert sources(sweep, "rounds") == [((100,), "preset paper, preset strong (mnist, α=0.1, α=0.5 row)")]
+    assert sources(sweep, "lr") == [((0.1,), "preset paper (mnist, α=0.1, α=0.5 row)"), ((0.1,), "preset strong")]
     assert sources(sweep, "server") == [(("sgd",), "preset paper"), (("momentum",), "preset strong")]
 
 

@@ -109,7 +109,7 @@ def test_the_id_is_stable_across_versions() -> None:
         ({"batch_size": 0}, "--batch-size must be a whole number of at least 1, not 0"),
         ({"classes_per_client": 0}, "--classes-per-client must be a whole number of at least 1, not 0"),
         ({"evaluate_every": 0}, "--evaluate-every must be a whole number of at least 1, not 0"),
-        ({"diagnose_every": 0}, "--diagnose-every must be a whole number of at least 1, not 0"),
+        ({"diagnose_every": -1}, "--diagnose-every must be a whole number of at least 0, not -1"),
         ({"lr": 0}, "--lr must be a number above 0, not 0"),
         ({"lr": 10**400}, "--lr must be a number above 0, not 1000"),
         ({"lr": math.nan}, "--lr must be a number above 0, not nan"),

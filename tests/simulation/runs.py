@@ -97,7 +97,7 @@ def make_data(dataset: Dataset) -> DeviceData:
     dtype = torch.get_default_dtype()
     data.pixels = {
         standardize: Pixels(pixels.scale.to(dtype), pixels.shift.to(dtype))
-        for standardize, pixels in data.pixels.items()
+        for standardize, pixels in ((standardize, data.pixels[standardize]) for standardize in (False, True))
     }
     return data
 

@@ -213,7 +213,7 @@ def test_client_scores_are_means_over_clients() -> None:
 
 
 def test_rounds_that_are_evaluated(pictures_data: DeviceData) -> None:
-    """Every third round, and the last one of each lane."""
+    """Every third round and a lane's last one; and those in which its clients are examined: every fourth, the last."""
     lanes = [
         make_lane(pictures_data.dataset, evaluate_every=3, diagnose_every=4, rounds=rounds, server_average=average)
         for rounds, average in ((5, 0.0), (6, 0.1))
@@ -227,8 +227,13 @@ def test_rounds_that_are_evaluated(pictures_data: DeviceData) -> None:
         for result, averaged in zip(results, (False, True), strict=True):
             if result.metrics is not None:
                 assert ("averaged_accuracy" in result.metrics) == averaged
-    assert evaluated == [[False] * 2, [False] * 2, [True] * 2, [False] * 2, [True, False]]
-    assert diagnosed == [[False] * 2] * 3 + [[True] * 2] + [[False] * 2]
+    assert evaluated == [[False] * 2, [False] * 2, [True] * 2, [True] * 2, [True, False]]
+    assert diagnosed == [[False] * 2] * 3 + [[True] * 2] + [[True, False]]
+
+
+def test_clients_are_never_examined_when_not_asked(pictures_data: DeviceData) -> None:
+    engine = Engine([make_lane(pictures_data.dataset, diagnose_every=0, rounds=2)], pictures_data)
+    assert [engine.run_round()[0].clients for _ in range(2)] == [[], []]
 
 
 def test_averaged_model_is_the_model_after_round_one(pictures_data: DeviceData) -> None:

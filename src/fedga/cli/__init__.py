@@ -109,7 +109,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail(sentence)
 
 
+def _refuse_repeated(arguments: Sequence[str]) -> None:
+    """The parser would keep the last of two and say nothing."""
+    options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    for option in options:
+        if options.count(option) > 1:
+            raise FedGAError(f"{option} is given twice: give it once, with a comma list such as {option} A,B")
+
+
 def _invoke(arguments: list[str]) -> int:
+    _refuse_repeated(arguments)
     program = _program()
     try:
         with program.make_context("fedga", arguments) as context:

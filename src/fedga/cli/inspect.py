@@ -14,6 +14,7 @@ from rich.text import Text
 from fedga.cli.console import out, say
 from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.kinds import Number
+from fedga.experiments.store import Store
 from fedga.report.terminal import Column, make_table
 
 FORMATS = ("table", "csv", "json")
@@ -22,19 +23,38 @@ FORMATS = ("table", "csv", "json")
 def results(
     folder: Annotated[Path, typer.Argument(help="A folder that `fedga run` wrote.")],
     format: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",  # noqa: A002
+    summary: Annotated[bool, typer.Option("--summary", help="One row per setting, means over seeds.")] = False,
 ) -> None:
-    """Print one row per run and evaluated round (csv, json), or a summary of all runs (table)."""
-    from fedga.experiments.store import Store
-
+    """Print one row per run and evaluated round; with --summary, the table that ends a run."""
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
-    if format == "table":
+    if summary:
+        if format != "table":
+            raise FedGAError(f"--summary is a table: leave out --format {format}, or leave out --summary")
         from fedga.cli.summary import print_summary
 
         print_summary(folder, None, out)
         return
     with Store(folder) as store:
-        store.write_results(sys.stdout, format)
+        if format != "table":
+            store.write_results(sys.stdout, format)
+            return
+        _print_rows(store)
+
+
+def _print_rows(store: Store) -> None:
+    """Every row as aligned text, never cut off to the width of a terminal."""
+    with store.results() as table:
+        rows = [list(table.columns), *([_cell(value) for value in row] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def evaluate_model(

@@ -107,7 +107,7 @@ def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
 
 
 # Names whose registries are not settings; `fedga data list` and `fedga algorithms` say more.
-_NAMES: Mapping[str, Sequence[str]] = {
+NAMES: Mapping[str, Sequence[str]] = {
     "algorithm": ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
     "dataset": tuple(SOURCES),
     "model": ("mlp", "lenet", "resnet20", "package.module:Class"),
@@ -115,16 +115,19 @@ _NAMES: Mapping[str, Sequence[str]] = {
 }
 
 
+_ALSO = {"seed": ("--seed",)}  # what people type as well
+
+
 def help_text(name: str) -> str:
     """What a setting is, and the names it knows."""
     setting = SETTINGS[name]
-    known = _NAMES.get(name) or (setting.kind.names if isinstance(setting.kind, Choice) else ())
+    known = NAMES.get(name) or (setting.kind.names if isinstance(setting.kind, Choice) else ())
     return f"{setting.help}: {', '.join(known)}" if known else setting.help
 
 
 def _parameter(name: str, panel: str) -> inspect.Parameter:
-    flag = SETTINGS[name].flag
-    option = typer.Option(flag, help=help_text(name), show_default=False, rich_help_panel=panel, metavar="LIST")
+    flags = (SETTINGS[name].flag, *_ALSO.get(name, ()))
+    option = typer.Option(*flags, help=help_text(name), show_default=False, rich_help_panel=panel, metavar="LIST")
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )

@@ -72,6 +72,8 @@ def _flat(values: np.ndarray) -> np.ndarray:
 def _inputs(path: Path, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "uifb":
         raise FedGAError(f"{path} has inputs of type {values.dtype}: store numbers")
+    if values.ndim == 2 and values.dtype == np.uint8:
+        return values  # flattened pictures: scaled like any other
     if values.ndim == 2:
         with np.errstate(over="ignore"):
             features = values.astype(np.float32)
@@ -85,9 +87,14 @@ def _inputs(path: Path, values: np.ndarray) -> np.ndarray:
             "[samples, height, width] or [samples, channels, height, width]"
         )
     if values.dtype != np.uint8:
-        if values.dtype.kind == "f" or (values.size and (values.min() < 0 or values.max() > 255)):
-            raise FedGAError(f"{path} has pictures of type {values.dtype}: store them as uint8, 0 to 255")
-        values = values.astype(np.uint8)
+        whole = values.dtype.kind != "f"
+        top = 255 if whole else 1
+        if values.size and not (values.min() >= 0 and values.max() <= top):
+            raise FedGAError(
+                f"{path} has pictures of type {values.dtype} with values outside 0 to {top}: store whole numbers from "
+                "0 to 255, or fractions from 0 to 1"
+            )
+        values = values.astype(np.uint8 if whole else np.float32)
     if values.ndim == 3:
         return values[:, None]
     first, last = values.shape[1] in _CHANNELS, values.shape[3] in _CHANNELS

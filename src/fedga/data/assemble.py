@@ -100,6 +100,9 @@ def held_out(targets: np.ndarray) -> np.ndarray:
 
 def _hold_out(samples: Samples) -> tuple[Samples, Samples]:
     mask = held_out(samples.labels)
+    if samples.clients is not None:  # a client whose few samples would all be held out keeps them
+        _, owner = np.unique(samples.clients, return_inverse=True)
+        mask &= np.bincount(owner[~mask], minlength=owner.max(initial=0) + 1)[owner] > 0
     if not mask.any():
         raise FedGAError(
             f"{samples.where} has no class with {TEST_EVERY} samples, too few to hold out a test split: add samples, "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,21 @@ def download(source: Source, folder: Path, *, endpoint: str | None = None) -> No
                 if not (target / file.path).is_file():
                     _fetch(hub, file, target / file.path, endpoint.rstrip("/"))
     except FedGAError:
+        _remove_if_nothing_came(target)
         raise
     except Exception as error:
+        _remove_if_nothing_came(target)
         detail = " ".join(str(error).split())[:160] or "no reason given"
         raise FedGAError(
             f"{source.name} could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail}): "
             f"try again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
         ) from error
+
+
+def _remove_if_nothing_came(target: Path) -> None:
+    """A download that never began leaves no folder behind; what has arrived stays, to go on from."""
+    if target.is_dir() and not any(path.is_file() and path.name != ".download.lock" for path in target.rglob("*")):
+        shutil.rmtree(target, ignore_errors=True)
 
 
 def _library() -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ def is_here(name: str, data_dir: Path | str | None = None) -> bool:
     if source is None:
         raise unknown_name("data set", name, SOURCES)
     if source.name == "digits":
-        return True
+        return find_spec("sklearn") is not None
     options = tables.Options(None, None)
     return local.find(source, _folders(data_dir), options, incomplete_is_error=False) is not None
 

@@ -86,15 +86,6 @@ def parse_list(name: str, text: str) -> list[Any]:
     return _parse(SETTINGS[name].flag, name, text)
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Seeds as a comma list of numbers and ranges.
-
-    >>> parse_seeds("0-2,7")
-    [0, 1, 2, 7]
-    """
-    return parse_list("seed", text)
-
-
 def _parse(where: str, name: str, text: str) -> list[Any]:
     setting = SETTINGS[name]
     values: list[Any] = []

@@ -115,6 +115,8 @@ class Preparation:
 
 def fitting_model(name: str, input_shape: tuple[int, ...], num_classes: int, *, norm: str = "batch") -> nn.Module:
     """The network of that name, after it has shown that it turns such samples into such classes."""
+    if num_classes < 2:
+        raise FedGAError("the data have a single class, so there is nothing to tell apart: give samples of two or more")
     shape = "×".join(map(str, input_shape))
     model = _attempt(
         f"model {name} cannot be made for samples of shape {shape} in {num_classes} classes",

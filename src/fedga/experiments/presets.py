@@ -97,7 +97,7 @@ def preset_settings(name: str, dataset: str, alpha: float | None) -> Preset:
         special = table[listed]
         row = f"{SAME_AS.get(dataset, dataset)}, α={listed:g}" + ("" if listed == alpha else " row")
     values = {**PAPER, **special, **_CHANGES[name]}
-    return Preset(values, frozenset(special), row)
+    return Preset(values, frozenset(special) - set(_CHANGES[name]), row)
 
 
 def algorithm_defaults(dataset: str, name: str) -> Options:

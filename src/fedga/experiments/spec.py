@@ -93,7 +93,9 @@ class RunSpec:
         0.0, Number(least=0, most=1), "weight of the newest model in the server's average over rounds (0: no average)"
     )
     evaluate_every: int = _setting(1, _COUNT, "rounds between evaluations on the test split")
-    diagnose_every: int = _setting(10, _COUNT, "rounds between class-wise looks at the active clients")
+    diagnose_every: int = _setting(
+        10, Number(whole=True, least=0), "rounds between class-wise looks at the active clients (0: never)"
+    )
     seed: int = _setting(
         0, Number(whole=True, least=0), "seed of partition, weights, client choice and batch order", flag="--seeds"
     )
@@ -180,8 +182,8 @@ def parse_algorithm(text: str) -> tuple[str, Options]:
 
     >>> parse_algorithm("climb:epsilon=0.1:dual_rate=2")
     ('climb', (('dual_rate', 2.0), ('epsilon', 0.1)))
-    >>> parse_algorithm("fedga:counts=batch")
-    ('fedga', (('counts', 'batch'),))
+    >>> parse_algorithm("fedga:variant=clamped")
+    ('fedga', (('variant', 'clamped'),))
     """
     name, *rest = (part.strip() for part in text.split(":"))
     options: dict[str, float | str] = {}

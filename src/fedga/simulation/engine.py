@@ -84,8 +84,10 @@ class Engine:
             self.model.check(data.dataset.input_shape)
         self.stack = LaneStack(lanes, self.model, data, states)
         self.table = FederationTable([lane.federation for lane in lanes], self.device)
-        batch_size = lanes[0].spec.batch_size
-        self.appetite = appetite or Appetite.for_model(self.model, self.device, data.dataset.input_shape, batch_size)
+        self.batch_size = min(lanes[0].spec.batch_size, self.table.largest)  # wider would be padding alone
+        self.appetite = appetite or Appetite.for_model(
+            self.model, self.device, data.dataset.input_shape, self.batch_size
+        )
         self.workers = workers or Workers(self.model, self.device)
         self.graphs = GraphCache() if self.device.type == "cuda" else None
         self.examiner = Examiner(self.lanes, data, self.workers, self.appetite)
@@ -123,8 +125,8 @@ class Engine:
     def run_round(self) -> list[LaneRound]:
         """Select, train, aggregate and, when due, evaluate; one entry per lane."""
         self.round += 1
-        every = self.lanes[0].spec.diagnose_every
-        examine = every > 0 and self.round % every == 0
+        examined = self.examiner.examined(self.round)
+        examine = bool(examined)
         before = self.evaluate(self.stack.params, self.stack.buffers) if examine else None
         clients = self._select()
         surveys = [self.appetite.within(self._survey, segment) for segment in self.segments]
@@ -133,7 +135,7 @@ class Engine:
         self.stack.advance(update, buffers, self.round)
         for segment, report, survey in zip(self.segments, reports, surveys, strict=True):
             self._update_server(segment, clients[segment.lanes], report, survey)
-        return self._results(clients, before, after)
+        return self._results(clients, examined, before, after)
 
     def _select(self) -> Tensor:
         """Chosen clients, ``[lanes, active]``."""
@@ -286,7 +288,7 @@ class Engine:
         sizes = self.table.sizes[self.table.of_lane[which], chosen]
         # A recorded graph needs one shape for all rounds; on a CPU every step that nobody takes is time lost.
         largest = int(sizes.max()) if self.graphs is None else self.table.largest
-        plan = schedule.plan_batches(keys, sizes, epochs=spec.local_epochs, batch_size=spec.batch_size, largest=largest)
+        plan = schedule.plan_batches(keys, sizes, epochs=spec.local_epochs, batch_size=self.batch_size, largest=largest)
         specs = [lane.spec for lane in self.lanes[lanes]]
         rates = [scheduled_rate(each.lr, each.lr_schedule, self.round, each.rounds) for each in specs]
         return Slots(
@@ -343,13 +345,16 @@ class Engine:
         per_lane = chunk.places.stop - chunk.places.start
         return self.examiner.evaluate(*models, [lane for lane in _range(chunk.lanes) for _ in range(per_lane)])
 
-    def _results(self, clients: Tensor, before: Evaluation | None, after: Evaluation | None) -> list[LaneRound]:
+    def _results(
+        self, clients: Tensor, examined: set[int], before: Evaluation | None, after: Evaluation | None
+    ) -> list[LaneRound]:
         finite = self.stack.params.isfinite().all(1).tolist()
         rows = self.examiner.metric_rows(self.stack, self.round)
         records: list[list[ClientRecord]] = [[] for _ in self.lanes]
         if before is not None and after is not None:
             counts = self.table.class_counts[self.table.of_lane[:, None], clients]
-            records = client_records(clients, counts, before, after)
+            found = client_records(clients, counts, before, after)
+            records = [records if lane in examined else [] for lane, records in enumerate(found)]
         results = []
         for lane, row in enumerate(rows):
             diverged = not finite[lane] or (row is not None and not np.isfinite(row["loss"]))

@@ -30,10 +30,24 @@ class Examiner:
             order += which
         return Evaluation.join(parts)[torch.tensor(order).argsort().to(params.device)]
 
+    def examined(self, round_number: int) -> set[int]:
+        """The lanes whose local models are looked at in this round: now and then, and in a lane's last round."""
+        found = set()
+        for lane, each in enumerate(self.lanes):
+            every = each.spec.diagnose_every
+            if every and (round_number % every == 0 or round_number == each.spec.rounds):
+                found.add(lane)
+        return found
+
     def metric_rows(self, stack: LaneStack, round_number: int) -> list[dict[str, float] | None]:
-        """Scores of the global models beside those of the averaged ones, where due; a lane's last round always is."""
+        """Scores of the global models beside those of the averaged ones, where due; examined and last rounds are."""
         regular = round_number % self.lanes[0].spec.evaluate_every == 0
-        due = [lane for lane, each in enumerate(self.lanes) if regular or round_number == each.spec.rounds]
+        examined = self.examined(round_number)
+        due = [
+            lane
+            for lane, each in enumerate(self.lanes)
+            if regular or lane in examined or round_number == each.spec.rounds
+        ]
         rows: list[dict[str, float] | None] = [None] * len(self.lanes)
         if not due:
             return rows

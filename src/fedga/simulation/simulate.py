@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from fedga.algorithms import Algorithm, make_algorithm
-from fedga.data.federation import Federation
-from fedga.experiments.spec import RunSpec
+from fedga.data.federation import Dataset, Federation
+from fedga.errors import FedGAError, unknown_name
+from fedga.experiments.spec import SETTINGS, RunSpec
 from fedga.models import ModelBuilder, build_model
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine, LaneRound
@@ -49,6 +51,10 @@ def simulate(
     >>> [row["round"] for row in result.rounds], result.rounds[-1]["accuracy"] > 0.3
     ([1, 2, 3, 4, 5], True)
     """
+    _refuse_what_is_given_otherwise(settings)
+    if not federation.sizes.all():
+        empty = int(np.flatnonzero(federation.sizes == 0)[0])
+        raise FedGAError(f"client {empty} of the federation has no samples: leave it out")
     dataset = federation.dataset
     written = algorithm if isinstance(algorithm, str) else "fedavg"
     spec = RunSpec(
@@ -65,7 +71,10 @@ def simulate(
         network = copy.deepcopy(model)
     else:
         network = build_model(model, dataset.input_shape, dataset.num_classes, norm=spec.norm, seed=spec.seed)
+    _check_outputs(network, dataset)
     where = torch.device(device)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise FedGAError(f"device {device} was asked for and PyTorch finds no CUDA device here: use device='cpu'")
     engine = Engine([Lane(spec, federation, algorithm, network)], DeviceData(dataset, where))
     rows: list[dict[str, float]] = []
     diverged = False
@@ -77,6 +86,30 @@ def simulate(
         if on_round is not None:
             on_round(result)
     return _result(engine, network, rows, diverged)
+
+
+_GIVEN_OTHERWISE = ("dataset", "alpha", "partition", "clients", "client_column", "label_column", "classes_per_client")
+_KNOWN = [name for name in SETTINGS if name not in (*_GIVEN_OTHERWISE, "model", "algorithm", "preset")]
+
+
+def _refuse_what_is_given_otherwise(settings: dict[str, Any]) -> None:
+    for name in settings:
+        if name in _GIVEN_OTHERWISE:
+            raise FedGAError(f"{name} is part of the federation: give it to make_federation or load_dataset")
+        if name not in _KNOWN:
+            raise unknown_name("setting", name, _KNOWN)
+
+
+@torch.no_grad()
+def _check_outputs(network: nn.Module, dataset: Dataset) -> None:
+    outputs = copy.deepcopy(network).eval()(
+        torch.zeros(2, *dataset.input_shape, dtype=next(network.parameters()).dtype)
+    )
+    if outputs.shape != (2, dataset.num_classes):
+        raise FedGAError(
+            f"the model gives outputs of shape {tuple(outputs.shape[1:])} where {dataset.num_classes} classes are to "
+            "be told apart: its last layer must have one output per class"
+        )
 
 
 def _result(engine: Engine, network: nn.Module, rows: list[dict[str, float]], diverged: bool) -> RunResult:
