@@ -147,7 +147,8 @@ def test_stream_without_greek_letters(program: list[str]) -> None:
     done(f"run {SMALL} --algorithm fedga --out out")
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     shown = subprocess.run(
-        [*program, "results", "out", "--summary"], env=plain, capture_output=True, check=True, text=True
+    command = [*program, "results", "out", "--summary"]
+    shown = subprocess.run(command, env=plain, capture_output=True, check=True, text=True)
     )
     assert shown.stdout.startswith("digits, ? = 0.1")
     assert shown.stderr == ""

@@ -194,3 +194,27 @@ def test_palette_and_transparent_pictures_become_three_channels(tmp_path: Path) 
     dataset = load_dataset(tmp_path)
     assert dataset.input_shape == (3, 4, 4)
     np.testing.assert_array_equal(dataset.train_inputs[3, :, 0, 0], [10, 20, 30])
+
+
+def test_a_client_with_few_samples_keeps_them(tmp_path: Path) -> None:
+    """Every fifth sample of a class is held out, and may be all that a small client has."""
+    rows = [("A", 0), ("A", 0), ("A", 0), ("A", 0), ("solo", 0), ("A", 1), ("A", 1), ("A", 1), ("A", 1), ("A", 1)]
+    lines = ["x,label,client", *(f"{place},{label},{client}" for place, (client, label) in enumerate(rows))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    dataset = load_dataset(tmp_path / "t.csv")
+    assert dataset.client_names == ("A", "solo")
+    assert dataset.train_clients is not None
+    assert dataset.train_clients.tolist().count(1) == 1
+    assert dataset.test_inputs.tolist() == [[9.0]]
+
+
+def test_flattened_and_fractional_pictures_in_npz(tmp_path: Path) -> None:
+    targets = np.arange(10) % 2
+    flat = np.arange(40, dtype=np.uint8).reshape(10, 4) * 6
+    np.savez(tmp_path / "flat.npz", x=flat, y=targets)
+    dataset = load_dataset(tmp_path / "flat.npz")
+    assert (dataset.train_inputs.dtype, dataset.input_scale) == (np.uint8, 255.0)
+    np.savez(tmp_path / "fractions.npz", x=(flat / 255).reshape(10, 1, 2, 2), y=targets)
+    dataset = load_dataset(tmp_path / "fractions.npz")
+    assert (dataset.train_inputs.dtype, dataset.input_scale) == (np.float32, 1.0)
+    assert dataset.train_inputs.max() <= 1
