@@ -146,10 +146,8 @@ def test_reader_that_has_seen_enough(program: list[str]) -> None:
 def test_stream_without_greek_letters(program: list[str]) -> None:
     done(f"run {SMALL} --algorithm fedga --out out")
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    shown = subprocess.run(
     command = [*program, "results", "out", "--summary"]
     shown = subprocess.run(command, env=plain, capture_output=True, check=True, text=True)
-    )
     assert shown.stdout.startswith("digits, ? = 0.1")
     assert shown.stderr == ""
 

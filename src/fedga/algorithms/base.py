@@ -21,6 +21,12 @@ from torch import Tensor
 Tensors = Mapping[str, Tensor]
 
 
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Per sample, ``[..., classes], [...] -> [...]``."""
+    flat = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return flat.view(targets.shape)
+
+
 @dataclass(frozen=True)
 class Batch:
     """One mini-batch of one client, as a loss sees it."""
@@ -73,6 +79,9 @@ class Algorithm:
     """FedAvg, and the base of all others. A subclass's dataclass fields are its options (``fedprox:mu=0.01``)."""
 
     citation: ClassVar[str] = ""
+    # True (never inherited) for a class whose `local_loss` also takes a stack of clients: ``[clients, samples, classes]``,
+    # with ``class_counts [clients, 1, classes]``. It is called once for all of them instead of mapped: faster on a CPU.
+    stacks: ClassVar[bool] = False
     needs_global_logits: ClassVar[bool] = False  # fills Batch.global_logits: one more forward pass per local step
     auxiliary_samples: ClassVar[int] = 0  # samples of each class the server must hold
     surveys: ClassVar[bool] = False  # before each round every client evaluates the model: `survey`
@@ -84,7 +93,7 @@ class Algorithm:
 
     def local_loss(self, batch: Batch) -> Tensor:
         """Loss of every sample, ``[samples]``."""
-        return F.cross_entropy(batch.logits, batch.targets, reduction="none")
+        return cross_entropy(batch.logits, batch.targets)
 
     def penalty(self, params: Tensor, global_params: Tensor) -> Tensor | None:
         """A regulariser on the parameters, added to the mean loss, ``[]``; None for none."""
@@ -104,7 +113,7 @@ class Algorithm:
 
     def survey(self, batch: Batch) -> Tensor:
         """Per-sample value of the received model, averaged over all samples of every client (if `surveys`)."""
-        return F.cross_entropy(batch.logits, batch.targets, reduction="none")
+        return cross_entropy(batch.logits, batch.targets)
 
     # --- on the server -------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class CLIMB(Algorithm):
     dual_rate: float = 0.1
 
     citation: ClassVar[str] = "Shen et al. 2022"
+    stacks: ClassVar[bool] = True
     surveys: ClassVar[bool] = True
     uploads: ClassVar[tuple[Sent, ...]] = (Sent("survey", "1", "every client's loss on its own data"),)
 

@@ -15,3 +15,4 @@ from fedga.algorithms.base import Algorithm
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     citation: ClassVar[str] = "McMahan et al. 2017"
+    stacks: ClassVar[bool] = True

@@ -25,6 +25,7 @@ class FedGA(Algorithm):
     variant: Variant = "soft"
 
     citation: ClassVar[str] = "Xiao et al. 2025"
+    stacks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.variant not in get_args(Variant):
@@ -49,5 +50,7 @@ class FedGA(Algorithm):
 class FedGABatch(FedGA):
     """The variant of the authors' program: label counts of each mini-batch."""
 
+    stacks: ClassVar[bool] = True
+
     def class_counts(self, batch: Batch) -> Tensor:
-        return batch_class_counts(batch.targets, batch.logits.shape[-1], batch.mask)
+        return batch_class_counts(batch.targets, batch.logits.shape[-1], batch.mask).unsqueeze(-2)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch
+from fedga.algorithms.base import Algorithm, Batch, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class FedNTD(Algorithm):
     tau: float = 1.0
 
     citation: ClassVar[str] = "Lee et al. 2022"
+    stacks: ClassVar[bool] = True
     needs_global_logits: ClassVar[bool] = True
 
     def local_loss(self, batch: Batch) -> Tensor:
@@ -29,8 +30,7 @@ class FedNTD(Algorithm):
         student = self._not_true(batch.logits, batch.targets)
         teacher = self._not_true(batch.global_logits, batch.targets)
         distance = (teacher.exp() * (teacher - student)).sum(-1)
-        cross_entropy = F.cross_entropy(batch.logits, batch.targets, reduction="none")
-        return cross_entropy + self.beta * self.tau**2 * distance
+        return cross_entropy(batch.logits, batch.targets) + self.beta * self.tau**2 * distance
 
     def _not_true(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Log-probabilities over the other classes; the true one gets a finite logit so low that its share is 0."""

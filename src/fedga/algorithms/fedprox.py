@@ -18,6 +18,7 @@ class FedProx(Algorithm):
     mu: float = 0.001
 
     citation: ClassVar[str] = "Li et al. 2020"
+    stacks: ClassVar[bool] = True
 
     def penalty(self, params: Tensor, global_params: Tensor) -> Tensor:
         return self.mu / 2 * (params - global_params).square().sum()

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch, Sent, Server
+from fedga.algorithms.base import Algorithm, Batch, Sent, Server, cross_entropy
 
 RUNNER_UP = 0.8
 UNDEFINED_RATIO = 10.0
@@ -37,8 +37,7 @@ class FedRL(Algorithm):
         return {"class_weights": self.alpha + self.beta * class_ratios(server)}
 
     def local_loss(self, batch: Batch) -> Tensor:
-        cross_entropy = F.cross_entropy(batch.logits, batch.targets, reduction="none")
-        return batch.received["class_weights"][batch.targets] * cross_entropy
+        return batch.received["class_weights"][batch.targets] * cross_entropy(batch.logits, batch.targets)
 
 
 def class_ratios(server: Server) -> Tensor:

@@ -19,6 +19,7 @@ from fedga.algorithms.base import Algorithm, Sent, Server, Tensors, Trained
 @dataclass(frozen=True)
 class SCAFFOLD(Algorithm):
     citation: ClassVar[str] = "Karimireddy et al. 2020"
+    stacks: ClassVar[bool] = True
     downloads: ClassVar[tuple[Sent, ...]] = (Sent("control", "parameters"),)
     uploads: ClassVar[tuple[Sent, ...]] = (Sent("control_change", "parameters", "the client's mean gradient"),)
     keeps: ClassVar[tuple[Sent, ...]] = (Sent("control", "parameters"),)

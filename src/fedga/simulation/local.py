@@ -68,15 +68,27 @@ def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer
     mover = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip, slots.decays, slots.clips)
     params, buffers = slots.params.clone(), slots.buffers
     scratch = torch.empty_like(params)
-    for step in range(slots.samples.shape[1]):
-        gradient, buffers = _gradient(model, data, slots, params, buffers, step, scratch)
-        mover.step(params, gradient, torch.where(step < slots.plan.steps, slots.lr, 0.0))
+    # For all steps at once: in a small network, every operation less in a step counts.
+    steps = torch.arange(slots.samples.shape[1], device=params.device)
+    rates = torch.where(steps[:, None] < slots.plan.steps, slots.lr, 0.0)
+    real = slots.plan.mask.to(params.dtype)
+    shares = real / real.sum(2, keepdim=True).clamp(min=1)  # of a sample in its batch's mean
+    for step, rate in enumerate(rates):
+        gradient, buffers = _gradient(model, data, slots, params, buffers, step, shares[:, step], scratch)
+        mover.step(params, gradient, rate)
     reports, client_states = _reports(slots, params)
     return LocalResult(params, buffers, reports, client_states)
 
 
 def _gradient(
-    model: StackedModel, data: DeviceData, slots: Slots, params: Tensor, buffers: Tensor, step: int, scratch: Tensor
+    model: StackedModel,
+    data: DeviceData,
+    slots: Slots,
+    params: Tensor,
+    buffers: Tensor,
+    step: int,
+    shares: Tensor,
+    scratch: Tensor,
 ) -> tuple[Tensor, Tensor]:
     places, mask = slots.samples[:, step], slots.plan.mask[:, step]
     inputs, targets = slots.pixels.apply(data.gather(places)), data.train_targets[places]
@@ -84,9 +96,12 @@ def _gradient(
 
     def loss(logits: Tensor) -> Tensor:
         parts = zip(slots.segments, taught, strict=True)
-        return torch.stack([_loss(slots, part, logits, targets, mask, teacher) for part, teacher in parts]).sum()
+        losses = [_loss(slots, part, logits, targets, mask, shares, teacher) for part, teacher in parts]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
-    keys = streams.fold(slots.dropout_keys, slots.dropout_keys.new_full((), step))
+    keys = slots.dropout_keys
+    if model.draws_at_random:
+        keys = streams.fold(keys, keys.new_full((), step))
     gradient, buffers = model.gradient(params, buffers, inputs, mask, keys, loss, scratch)
     for segment in slots.segments:
         part, algorithm = segment.slots, segment.algorithm
@@ -105,14 +120,25 @@ def _global_logits(model: StackedModel, slots: Slots, segment: SlotSegment, inpu
 
 
 def _loss(
-    slots: Slots, segment: SlotSegment, logits: Tensor, targets: Tensor, mask: Tensor, global_logits: Tensor | None
+    slots: Slots,
+    segment: SlotSegment,
+    logits: Tensor,
+    targets: Tensor,
+    mask: Tensor,
+    shares: Tensor,
+    global_logits: Tensor | None,
 ) -> Tensor:
     """Sum over the segment's slots of the mean loss of their real samples."""
-    part, real = segment.slots, mask[segment.slots]
-    losses = per_sample(segment.algorithm.local_loss)(
-        logits[part], targets[part], real, slots.class_counts[part], global_logits, segment.received
-    )
-    return (torch.where(real > 0, losses, 0.0).sum(1) / real.sum(1).clamp(min=1)).sum()
+    part, algorithm = segment.slots, segment.algorithm
+    if vars(type(algorithm)).get("stacks", False):
+        counts = slots.class_counts[part].unsqueeze(1)
+        batch = Batch(logits[part], targets[part], mask[part], counts, global_logits, segment.received)
+        losses = algorithm.local_loss(batch)
+    else:
+        losses = per_sample(algorithm.local_loss)(
+            logits[part], targets[part], mask[part], slots.class_counts[part], global_logits, segment.received
+        )
+    return torch.where(mask[part] > 0, losses * shares[part], 0.0).sum()
 
 
 def per_sample(hook: Callable[[Batch], Tensor]) -> Callable[..., Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedga.errors import FedGAError
-from fedga.simulation.layers import depends_on_context, prepare_for_padding
+from fedga.simulation.layers import KeyedDropout, depends_on_context, prepare_for_padding
 
 
 class Layout:
@@ -136,6 +136,10 @@ class StackedModel:
     def to(self, device: torch.device) -> StackedModel:
         self._module.to(device)
         return self
+
+    @cached_property
+    def draws_at_random(self) -> bool:
+        return any(isinstance(module, KeyedDropout) for module in self._module.modules())
 
     @cached_property
     def dtype(self) -> torch.dtype:
