@@ -79,8 +79,8 @@ class Algorithm:
     """FedAvg, and the base of all others. A subclass's dataclass fields are its options (``fedprox:mu=0.01``)."""
 
     citation: ClassVar[str] = ""
-    # True (never inherited) for a class whose `local_loss` also takes a stack of clients: ``[clients, samples, classes]``,
-    # with ``class_counts [clients, 1, classes]``. It is called once for all of them instead of mapped: faster on a CPU.
+    # True (never inherited) for a class whose `local_loss` also takes a stack of clients: ``[clients, samples,
+    # classes]``, with ``class_counts [clients, 1, classes]``. It is called once instead of mapped: faster on a CPU.
     stacks: ClassVar[bool] = False
     needs_global_logits: ClassVar[bool] = False  # fills Batch.global_logits: one more forward pass per local step
     auxiliary_samples: ClassVar[int] = 0  # samples of each class the server must hold
