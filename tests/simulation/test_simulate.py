@@ -64,3 +64,12 @@ def test_a_run_that_diverges_says_so(pictures: Dataset) -> None:
     result = simulate(make_uneven_federation(pictures), algorithm="fedavg", rounds=5, active=2, lr=1e30, clip=None)
     assert result.diverged
     assert len(result.rounds) < 5
+
+
+def test_a_network_in_double_precision(pictures: Dataset) -> None:
+    """Under torch's default dtype, which is not the network's."""
+    result = simulate(
+        make_uneven_federation(pictures), network(4).double(), "scaffold", rounds=2, active=2, server_average=0.5
+    )
+    assert result.model[1].weight.dtype == torch.float64
+    assert len(result.rounds) == 2

@@ -42,8 +42,8 @@ class Pixels:
         shape = (*lead, 1, self.scale.shape[-1], *[1] * (inputs.dim() - len(lead) - 2))
         return inputs.to(self.scale.dtype, copy=True).mul_(self.scale.view(shape)).add_(self.shift.view(shape))
 
-    def to(self, device: torch.device) -> Pixels:
-        return Pixels(self.scale.to(device), self.shift.to(device))
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Pixels:
+        return Pixels(self.scale.to(device, dtype), self.shift.to(device, dtype))
 
 
 @lru_cache(maxsize=8)
@@ -65,26 +65,28 @@ def _channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 class _PixelMaps(dict[bool, Pixels]):
     """Pixels by whether they are standardised, computed when first asked for."""
 
-    def __init__(self, dataset: Dataset, device: torch.device) -> None:
+    def __init__(self, dataset: Dataset, device: torch.device, dtype: torch.dtype | None) -> None:
         super().__init__()
-        self._dataset, self._device = dataset, device
+        self._dataset, self._device, self._dtype = dataset, device, dtype
 
     def __missing__(self, standardize: bool) -> Pixels:
-        self[standardize] = Pixels.of(self._dataset, standardize).to(self._device)
+        self[standardize] = Pixels.of(self._dataset, standardize).to(self._device, self._dtype)
         return self[standardize]
 
 
 class DeviceData:
     """A data set's arrays as tensors on one device."""
 
-    def __init__(self, dataset: Dataset, device: torch.device) -> None:
+    def __init__(self, dataset: Dataset, device: torch.device, dtype: torch.dtype | None = None) -> None:
+        """``dtype`` is that of the networks' inputs, else float32."""
+
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(device)
 
         self.dataset, self.device = dataset, device
         self.train_inputs, self.train_targets = tensor(dataset.train_inputs), tensor(dataset.train_targets).long()
         self.test_inputs, self.test_targets = tensor(dataset.test_inputs), tensor(dataset.test_targets).long()
-        self.pixels: dict[bool, Pixels] = _PixelMaps(dataset, device)
+        self.pixels: dict[bool, Pixels] = _PixelMaps(dataset, device, dtype)
 
     def gather(self, places: Tensor) -> Tensor:
         """Stored training inputs at ``places``, of any shape; whole rows, which is ten times faster than indexing."""

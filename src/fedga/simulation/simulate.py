@@ -75,7 +75,9 @@ def simulate(
     where = torch.device(device)
     if where.type == "cuda" and not torch.cuda.is_available():
         raise FedGAError(f"device {device} was asked for and PyTorch finds no CUDA device here: use device='cpu'")
-    engine = Engine([Lane(spec, federation, algorithm, network)], DeviceData(dataset, where))
+    engine = Engine(
+        [Lane(spec, federation, algorithm, network)], DeviceData(dataset, where, next(network.parameters()).dtype)
+    )
     rows: list[dict[str, float]] = []
     diverged = False
     while engine.round < spec.rounds and not diverged:

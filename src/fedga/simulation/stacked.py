@@ -151,7 +151,8 @@ class StackedModel:
 
     def flatten(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """Parameter and buffer vector of an ordinary module of the same kind."""
-        return self.params.flatten(trained_parameters(module)), self.buffers.flatten(float_buffers(module))
+        buffers = self.buffers.flatten(float_buffers(module)).to(self.dtype)
+        return self.params.flatten(trained_parameters(module)), buffers
 
     @torch.no_grad()
     def unflatten(self, params: Tensor, buffers: Tensor, module: nn.Module) -> None:
