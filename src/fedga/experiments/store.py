@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -67,10 +67,11 @@ class Store:
             if self._connection is None:
                 return
             try:
-                for group_id in tuple(self._held):
-                    self.release(group_id)
-            except FedGAError:
-                pass  # a full disk, say: the claim ends with this process anyhow
+                # A claim needs no release: it ends with this process. On a full disk, which is what has brought us here
+                # then, the trouble that is already being reported must not be replaced by this one.
+                with suppress(FedGAError):
+                    for group_id in tuple(self._held):
+                        self.release(group_id)
             finally:
                 self._connection.close()
                 self._connection = None
