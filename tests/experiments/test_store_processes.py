@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from fedga.experiments.checkpoints import find_strays
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import RoundMetrics, Store
 
@@ -45,6 +50,17 @@ while True:
     at += 1
     rows = [RoundMetrics(spec.run_id, at, accuracy=at / 2**20)]
     store.commit(group.id, at, rows, checkpoint=lambda path: path.write_text(f"{at} " + "x" * 200_000))
+"""
+
+DIE_WRITING = """
+import resource, signal
+import torch
+from fedga.experiments import checkpoints, owner, sweep
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+states = {"run": {"params": torch.zeros(10_000)}}
+me = owner.Owner.this_process()
+checkpoints.write_checkpoint(Path(folder), me, 1, 1, lambda path: sweep.write_checkpoint(path, states))
 """
 
 SLEEP = """
@@ -98,6 +114,16 @@ def test_a_kill_at_any_moment_leaves_rows_and_checkpoint_of_one_round(tmp_path: 
             assert left == ([group.checkpoint] if group.checkpoint else [])
         last = group.round
     assert last > 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a limit on the size of files kills the process in mid-write")
+def test_what_a_process_killed_while_writing_leaves_is_found(tmp_path: Path, start: Start) -> None:
+    worker = start(DIE_WRITING, tmp_path)
+    _, errors = worker.communicate(timeout=60)
+    assert (worker.returncode, errors) == (-signal.SIGXFSZ, "")
+    [left] = tmp_path.iterdir()
+    assert left.stat().st_size == 4096
+    assert find_strays(tmp_path) == [left]
 
 
 def test_a_killed_owner_is_taken_over_and_a_living_one_is_not(tmp_path: Path, start: Start) -> None:

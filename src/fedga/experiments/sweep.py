@@ -219,13 +219,14 @@ class _GroupRun:
 
 
 def write_checkpoint(path: Path, states: dict[str, LaneState]) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     order = {f"{position:06d}": run_id for position, run_id in enumerate(states)}
     tensors = {
         f"{run_id}/{name}": tensor.contiguous() for run_id, state in states.items() for name, tensor in state.items()
     }
-    save_file(tensors, path, metadata=order)
+    # Bytes through Python: the library's own writer leaves a nameless file behind when it is killed.
+    path.write_bytes(save(tensors, order))
 
 
 def read_checkpoint(path: Path) -> dict[str, LaneState]:
