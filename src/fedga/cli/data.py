@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedga.cli.console import out, say
 from fedga.cli.run import help_text
-from fedga.data import SOURCES, Dataset, load_dataset, make_federation
+from fedga.data import SOURCES, Dataset, load_dataset
 from fedga.data.catalog import find_source
 from fedga.data.sources import is_here
 from fedga.errors import FedGAError, unknown_name
@@ -83,27 +83,15 @@ def show(
 ) -> None:
     """Who holds which classes: a client × class heat map, in the terminal and as a picture."""
     from fedga.cli.progress import decoding
+    from fedga.experiments.prepare import Preparation
     from fedga.report.figures import label_heatmap, label_heatmap_text, save
 
     written = {"alpha": alpha, "partition": partition, "clients": clients, "classes_per_client": classes_per_client}
     written |= {"seed": seed, "client_column": client_column, "label_column": label_column}
     spec = _one_run(name, {setting: text for setting, text in written.items() if text is not None})
     with decoding() as progress:
-        dataset = load_dataset(
-            spec.dataset,
-            data_dir=data_dir,
-            client_column=spec.client_column,
-            label_column=spec.label_column,
-            progress=progress,
-        )
-    federation = make_federation(
-        dataset,
-        spec.partition,
-        clients=spec.clients,
-        seed=spec.seed,
-        alpha=spec.alpha,
-        classes_per_client=spec.classes_per_client,
-    )
+        preparation = Preparation([], data_dir, progress)
+        dataset, federation = preparation.dataset(spec), preparation.federation(spec)
     drawn = "" if spec.alpha is None else f", α = {spec.alpha:g}"
     title = f"{dataset.name}: {federation.num_clients} clients, {spec.partition}{drawn}, seed {spec.seed}"
     names = dataset.client_names if spec.partition == "natural" else ()
