@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.data.federation import Dataset, Federation
@@ -26,6 +27,19 @@ EXACT = {"rtol": 0.0, "atol": 1e-10}
 # Options that make an algorithm differ clearly from FedAvg within three rounds of a small run; others have none.
 _TELLING = {"fedprox": "fedprox:mu=0.5", "climb": "climb:dual_rate=4:epsilon=0.01"}
 TELLING = {name: _TELLING.get(name, name) for name in ALGORITHMS}
+
+
+class Mixing(nn.Module):
+    """Dropout, and batch statistics with buffers that move: what padding and resuming would disturb."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, num_classes)
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs)
 
 
 def make_dataset(shape: tuple[int, ...] = (1, 8, 8), classes: int = 4, samples: int = 160, seed: int = 0) -> Dataset:

@@ -20,6 +20,7 @@ from fedga.simulation.memory import Appetite
 from tests.simulation.runs import (
     EXACT,
     TELLING,
+    Mixing,
     assert_same_metrics,
     assert_same_state,
     distance,
@@ -131,19 +132,6 @@ def test_engine_order_changes_nothing_and_saves_segments(exact_data: DeviceData)
     by_seed = dict(zip((lane.spec.seed for lane in ordered.lanes), ordered.stack.states(), strict=True))
     for lane, state in zip(lanes, mixed.stack.states(), strict=True):
         assert_same_state(state, by_seed[lane.spec.seed])
-
-
-class Mixing(nn.Module):
-    """Dropout and batch statistics, which padding would disturb."""
-
-    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, num_classes)
-        )
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.layers(inputs)
 
 
 @pytest.mark.parametrize("model", ["mlp", Mixing], ids=["mlp", "own"])

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
 from fedga.algorithms import ALGORITHMS
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.lanes import Lane, LaneState
 from tests.simulation.runs import (
     TELLING,
+    Mixing,
     assert_same_state,
     distance,
     make_engine,
@@ -23,19 +23,6 @@ from tests.simulation.runs import (
     make_uneven_federation,
     train,
 )
-
-
-class Mixing(nn.Module):
-    """Buffers that move, and dropout."""
-
-    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, num_classes)
-        )
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.layers(inputs)
 
 
 def through_files(states: Sequence[LaneState], folder: Path) -> list[LaneState]:
