@@ -40,6 +40,7 @@ def _run(
     out_dir: Path | None,
     threads: str | None,
     pictures: bool,
+    profile: bool,
 ) -> None:
     given = {name: None if text is None else parse_list(name, text) for name, text in settings.items()}
     sweep = build_sweep(given, config)
@@ -51,17 +52,21 @@ def _run(
 
     import torch
 
+    from fedga.cli.profile import profiling
     from fedga.cli.progress import StopRequest, SweepProgress, decoding
     from fedga.cli.summary import draw_pictures, print_summary
     from fedga.experiments.prepare import Preparation, choose_device
     from fedga.experiments.store import Store
     from fedga.experiments.sweep import Interrupted, run_sweep
     from fedga.report.tables import settings_table
+    from fedga.simulation.profile import DATA, NO_PROFILE, Stopwatch
 
     where = choose_device(device or program.get("device", "auto"))
-    with decoding() as progress:
-        preparation = Preparation(sweep.runs, data_dir, progress)
-    specs = preparation.fit_active(sweep.runs, chosen=_user_chose(sweep, "active"))
+    watch = Stopwatch(where) if profile else NO_PROFILE
+    with watch.span(DATA):
+        with decoding() as progress:
+            preparation = Preparation(sweep.runs, data_dir, progress)
+        specs = preparation.fit_active(sweep.runs, chosen=_user_chose(sweep, "active"))
     if cores is not None:
         torch.set_num_threads(int(cores))
 
@@ -73,8 +78,11 @@ def _run(
         say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {where}{already}; results go to {out_dir}")
         shown = SweepProgress(specs, sweep.axes, sum(run.spec.rounds for run in runs if run.finished), stop)
         try:
-            with shown.bar:
-                run_sweep(specs, store, where, axes=sweep.axes, observer=shown.observer(), preparation=preparation)
+            with profiling(watch, out_dir), shown.bar:
+                observer = shown.observer()
+                run_sweep(
+                    specs, store, where, axes=sweep.axes, observer=observer, preparation=preparation, profile=watch
+                )
         except Interrupted:
             fail(f"stopped; everything so far is in {out_dir}, and the same command continues", code=130)
     curves = print_summary(out_dir, {spec.run_id for spec in specs}, out)
@@ -138,6 +146,9 @@ def _own(flag: str, text: str, metavar: str | None = None) -> Any:
     return typer.Option(flag, help=text, metavar=metavar, rich_help_panel="Program")
 
 
+_PROFILE_HELP = "Print where a round's time goes, and write it to profile.json; on CUDA this slows the run a little."
+
+
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     """The function with one option per setting of a run: flag, TOML key, column and field share one name."""
     listed = [_parameter(name, panel) for panel, names in PANELS.items() for name in names]
@@ -163,6 +174,7 @@ def command(
     out_dir: Annotated[Path | None, _own("--out", "Folder for results; the same one continues.")] = None,
     threads: Annotated[str | None, _own("--threads", "CPU threads, else all cores.", "NUMBER")] = None,
     pictures: Annotated[bool, _own("--pictures/--no-pictures", "Draw figures at the end.")] = True,
+    profile: Annotated[bool, _own("--profile", _PROFILE_HELP)] = False,
 ) -> None:
     """Train and compare algorithms on one machine.
 
@@ -173,4 +185,4 @@ def command(
 
     A run that was stopped, by Ctrl-C or a crash, goes on where it was when the same command is given again.
     """
-    _run(settings, config, data_dir, device, out_dir, threads, pictures)
+    _run(settings, config, data_dir, device, out_dir, threads, pictures, profile)

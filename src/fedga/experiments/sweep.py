@@ -22,6 +22,7 @@ from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine, LaneRound
 from fedga.simulation.lanes import Lane, LaneState, in_engine_order, stacking_key
 from fedga.simulation.metrics import ClientRecord
+from fedga.simulation.profile import DATA, NO_PROFILE, STORE, Profile
 
 COMMIT_EVERY_S = 20.0
 POLL_EVERY_S = 1.0
@@ -63,6 +64,7 @@ def run_sweep(
     data_dir: Path | None = None,
     observer: Observer | None = None,
     preparation: Preparation | None = None,
+    profile: Profile = NO_PROFILE,
 ) -> list[Run]:
     """Train whatever of ``specs`` the store does not have yet; returns all of them as the store knows them at the end.
 
@@ -70,10 +72,16 @@ def run_sweep(
     is trained by one of them, and both return when all are done.
     """
     observer = observer or Observer()
-    preparation = preparation or Preparation(specs, data_dir)
-    runs = store.register(specs, preparation.fingerprints(specs), axes)
+    with profile.span(DATA):
+        preparation = preparation or Preparation(specs, data_dir)
+        fingerprints = preparation.fingerprints(specs)
+    with profile.span(STORE):
+        runs = store.register(specs, fingerprints, axes)
     by_id = {run.run_id: run.spec for run in runs}
-    store.create_groups(_stack([run.spec for run in runs if not run.finished], preparation, device))
+    with profile.span(DATA):
+        stacked = _stack([run.spec for run in runs if not run.finished], preparation, device)
+    with profile.span(STORE):
+        store.create_groups(stacked)
     data: dict[int, DeviceData] = {}
     waiting = False
     while groups := store.pending_groups(set(by_id)):
@@ -84,7 +92,8 @@ def run_sweep(
             with store.hold(group.id) as mine:
                 if mine:
                     everyone = by_id | {run.run_id: run.spec for run in store.runs()}
-                    _GroupRun(store.group(group.id), everyone, store, preparation, device, data, observer).run()
+                    current = store.group(group.id)
+                    _GroupRun(current, everyone, store, preparation, device, data, observer, profile).run()
                     worked = True
         if not worked:
             if not waiting:
@@ -122,19 +131,24 @@ class _GroupRun:
         device: torch.device,
         data: dict[int, DeviceData],
         observer: Observer,
+        profile: Profile,
     ) -> None:
         self.group, self.store, self.preparation, self.observer = group, store, preparation, observer
-        states = read_checkpoint(group.checkpoint) if group.checkpoint else {}
+        self.profile = profile
+        with profile.span(STORE):
+            states = read_checkpoint(group.checkpoint) if group.checkpoint else {}
         run_ids = list(states) if group.checkpoint else list(group.run_ids)
-        lanes = [preparation.lane(specs[run_id]) for run_id in run_ids]
-        dataset = lanes[0].federation.dataset
-        if id(dataset) not in data:
-            data[id(dataset)] = DeviceData(dataset, device)
+        with profile.span(DATA):
+            lanes = [preparation.lane(specs[run_id]) for run_id in run_ids]
+            dataset = lanes[0].federation.dataset
+            if id(dataset) not in data:
+                data[id(dataset)] = DeviceData(dataset, device)
         self.engine: Engine | None = Engine(
             lanes,
             data[id(dataset)],
             round_number=group.round,
             states=[states[run_id] for run_id in run_ids] if states else None,
+            profile=profile,
         )
         self.unsaved = _Unsaved()
 
@@ -142,18 +156,25 @@ class _GroupRun:
         assert self.engine is not None
         self.observer.started([lane.spec for lane in self.engine.lanes], self.engine.round)
         while self.engine is not None:
-            lanes, rounds = self.engine.lanes, self.engine.run_round()
-            ended = self._record(lanes, rounds)
-            for notice in self._new_notices():
-                self.observer.noticed(notice)
-            self.observer.advanced([lane.spec for lane in lanes], rounds)
-            number = self.engine.round
-            self.engine = self.engine.without(ended) if ended else self.engine
-            stop = self.observer.should_stop()
-            if stop or ended or time.monotonic() - self.unsaved.since > COMMIT_EVERY_S:
-                self._commit(number)
+            with self.profile.round(len(self.engine.lanes)):
+                stop = self._round(self.engine)
             if stop and self.engine is not None:
                 raise Interrupted
+
+    def _round(self, engine: Engine) -> bool:
+        """Train a round, and store what is due; returns whether the caller wants to stop."""
+        lanes, rounds = engine.lanes, engine.run_round()
+        ended = self._record(lanes, rounds)
+        for notice in self._new_notices():
+            self.observer.noticed(notice)
+        self.observer.advanced([lane.spec for lane in lanes], rounds)
+        number = engine.round
+        self.engine = engine.without(ended) if ended else engine
+        stop = self.observer.should_stop()
+        if stop or ended or time.monotonic() - self.unsaved.since > COMMIT_EVERY_S:
+            with self.profile.span(STORE):
+                self._commit(number)
+        return stop
 
     def _new_notices(self) -> list[str]:
         assert self.engine is not None
@@ -174,7 +195,8 @@ class _GroupRun:
                 self.unsaved.notes[run_id] = f"the loss was no longer finite in round {result.round}"
                 ended.add(position)
             elif result.round >= lane.spec.rounds:
-                self._save(position)
+                with self.profile.span(STORE):
+                    self._save(position)
                 self.unsaved.finished[run_id] = "done"
                 ended.add(position)
         return ended

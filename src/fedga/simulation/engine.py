@@ -29,6 +29,16 @@ from fedga.simulation.memory import Appetite, is_out_of_memory
 from fedga.simulation.metrics import ClientRecord, client_records, client_scores
 from fedga.simulation.optimizers import scheduled_rate
 from fedga.simulation.precision import reproducible_float32
+from fedga.simulation.profile import (
+    AGGREGATION,
+    ASKING,
+    DATA,
+    DIAGNOSIS,
+    EVALUATION,
+    LOCAL_TRAINING,
+    NO_PROFILE,
+    Profile,
+)
 from fedga.simulation.stacked import StackedModel
 from fedga.simulation.workers import Workers
 
@@ -75,10 +85,12 @@ class Engine:
         states: Sequence[LaneState] | None = None,
         appetite: Appetite | None = None,
         workers: Workers | None = None,
+        profile: Profile = NO_PROFILE,
     ) -> None:
         if len({stacking_key(lane) for lane in lanes}) > 1:
             raise ValueError("these runs cannot be stacked: group them by `stacking_key` first")
         self.lanes, self.data, self.device, self.round = list(lanes), data, data.device, round_number
+        self.profile = profile
         self.model = StackedModel(lanes[0].model).to(self.device)
         if workers is None:
             self.model.check(data.dataset.input_shape)
@@ -88,7 +100,7 @@ class Engine:
         self.appetite = appetite or Appetite.for_model(
             self.model, self.device, data.dataset.input_shape, self.batch_size
         )
-        self.workers = workers or Workers(self.model, self.device)
+        self.workers = workers or Workers(self.model, self.device, profile)
         self.graphs = GraphCache() if self.device.type == "cuda" else None
         self.examiner = Examiner(self.lanes, data, self.workers, self.appetite)
         self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients
@@ -100,6 +112,7 @@ class Engine:
             torch.stack([data.pixels[lane.spec.standardize].scale for lane in lanes]),
             torch.stack([data.pixels[lane.spec.standardize].shift for lane in lanes]),
         )
+        profile.built()
 
     @property
     def segments(self) -> list[Segment]:
@@ -118,6 +131,7 @@ class Engine:
             states=[states[lane] for lane in left],
             appetite=self.appetite,
             workers=self.workers,
+            profile=self.profile,
         )
 
     @torch.no_grad()
@@ -125,17 +139,24 @@ class Engine:
     def run_round(self) -> list[LaneRound]:
         """Select, train, aggregate and, when due, evaluate; one entry per lane."""
         self.round += 1
+        span = self.profile.span
         examined = self.examiner.examined(self.round)
         examine = bool(examined)
-        before = self.evaluate(self.stack.params, self.stack.buffers) if examine else None
-        clients = self._select()
-        surveys = [self.appetite.within(self._survey, segment) for segment in self.segments]
-        received = [self._broadcast(segment) for segment in self.segments]
-        update, buffers, reports, after = self._train(clients, received, examine)
-        self.stack.advance(update, buffers, self.round)
-        for segment, report, survey in zip(self.segments, reports, surveys, strict=True):
-            self._update_server(segment, clients[segment.lanes], report, survey)
-        return self._results(clients, examined, before, after)
+        with span(DIAGNOSIS):
+            before = self.evaluate(self.stack.params, self.stack.buffers) if examine else None
+        with span(DATA):
+            clients = self._select()
+        with span(ASKING):
+            surveys = [self.appetite.within(self._survey, segment) for segment in self.segments]
+            received = [self._broadcast(segment) for segment in self.segments]
+        with span(LOCAL_TRAINING):
+            update, buffers, reports, after = self._train(clients, received, examine)
+        with span(AGGREGATION):
+            self.stack.advance(update, buffers, self.round)
+            for segment, report, survey in zip(self.segments, reports, surveys, strict=True):
+                self._update_server(segment, clients[segment.lanes], report, survey)
+        with span(EVALUATION):
+            return self._results(clients, examined, before, after)
 
     def _select(self) -> Tensor:
         """Chosen clients, ``[lanes, active]``."""
@@ -208,7 +229,8 @@ class Engine:
         Returns the mean update and mean buffers of every lane, the reports of every segment ``[lanes, active, ...]``,
         and the local models' scores where they are examined.
         """
-        shares, weights = self._weights(clients)
+        with self.profile.span(AGGREGATION):
+            shares, weights = self._weights(clients)
         update, buffers = torch.zeros_like(self.stack.params), self.stack.buffers.clone()
         reports: list[list[dict[str, Tensor]]] = [[] for _ in self.segments]
         examined: list[Evaluation] = []
@@ -241,11 +263,13 @@ class Engine:
         """Train the slots of a chunk; in two halves where memory does not reach."""
         spec, (lanes, places) = self.lanes[0].spec, chunk
         try:
-            slots = self._slots(lanes, clients[lanes, places], received)
+            with self.profile.span(DATA):
+                slots = self._slots(lanes, clients[lanes, places], received)
             train = train_locally if self.graphs is None else self.graphs.train
             result = train(model, self.data, slots, spec.optimizer, spec.momentum)
-            update = _lane_sums(weights[lanes, places], result.params - slots.params)
-            buffers = _lane_sums(shares[lanes, places], result.buffers - slots.buffers)
+            with self.profile.span(AGGREGATION):
+                update = _lane_sums(weights[lanes, places], result.params - slots.params)
+                buffers = _lane_sums(shares[lanes, places], result.buffers - slots.buffers)
         except (RuntimeError, MemoryError) as error:
             size = (lanes.stop - lanes.start) * (places.stop - places.start)
             if not is_out_of_memory(error) or (size <= self.appetite.slots and not self.appetite.halve()):
@@ -256,6 +280,7 @@ class Engine:
                 for half in smaller
                 for part in self._train_chunk(model, half, clients, received, shares, weights, examine)
             ]
+        self.profile.trained(slots.plan.steps)
         models = (result.params.clone(), result.buffers.clone()) if examine else None
         reports = [{name: value.clone() for name, value in report.items()} for report in result.reports]
         return [TrainedChunk(chunk, update, buffers, slots.segments, reports, result.client_states, models)]
@@ -343,7 +368,8 @@ class Engine:
 
     def _evaluate_slots(self, chunk: Chunk, models: tuple[Tensor, Tensor]) -> Evaluation:
         per_lane = chunk.places.stop - chunk.places.start
-        return self.examiner.evaluate(*models, [lane for lane in _range(chunk.lanes) for _ in range(per_lane)])
+        with self.profile.span(DIAGNOSIS):
+            return self.examiner.evaluate(*models, [lane for lane in _range(chunk.lanes) for _ in range(per_lane)])
 
     def _results(
         self, clients: Tensor, examined: set[int], before: Evaluation | None, after: Evaluation | None
@@ -352,8 +378,9 @@ class Engine:
         rows = self.examiner.metric_rows(self.stack, self.round)
         records: list[list[ClientRecord]] = [[] for _ in self.lanes]
         if before is not None and after is not None:
-            counts = self.table.class_counts[self.table.of_lane[:, None], clients]
-            found = client_records(clients, counts, before, after)
+            with self.profile.span(DIAGNOSIS):
+                counts = self.table.class_counts[self.table.of_lane[:, None], clients]
+                found = client_records(clients, counts, before, after)
             records = [records if lane in examined else [] for lane, records in enumerate(found)]
         results = []
         for lane, row in enumerate(rows):

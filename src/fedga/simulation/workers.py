@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import torch
 
+from fedga.simulation.profile import NO_PROFILE, Profile
 from fedga.simulation.stacked import StackedModel
 
 Item = TypeVar("Item")
@@ -24,9 +25,9 @@ Result = TypeVar("Result")
 class Workers:
     """Runs ``work(model, item)``, where ``model`` is a copy that no other piece of work uses at that moment."""
 
-    def __init__(self, model: StackedModel, device: torch.device) -> None:
+    def __init__(self, model: StackedModel, device: torch.device, profile: Profile = NO_PROFILE) -> None:
         self.count = torch.get_num_threads() if device.type == "cpu" else 1
-        self._model = model
+        self._model, self._profile = model, profile
         self._copies: SimpleQueue[StackedModel] = SimpleQueue()
         self._pool: ThreadPoolExecutor | None = None
         if self.count > 1:
@@ -40,6 +41,7 @@ class Workers:
             for item in items:
                 yield work(self._model, item)
             return
+        work = self._profile.carried(work)
         ahead: deque[Future[Result]] = deque()
         try:
             for item in items:

@@ -1,0 +1,43 @@
+"""`fedga run --profile`: where the time went, said and written at the end of training, however it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedga.cli.console import err, say
+from fedga.experiments.database import explained
+from fedga.experiments.sweep import Interrupted
+from fedga.report.profile import profile_table
+from fedga.simulation.profile import Measured, Profile, Stopwatch
+
+
+@contextmanager
+def profiling(profile: Profile, folder: Path) -> Iterator[None]:
+    """Report what ``profile`` measured inside, where it measures; also when the user stops the run."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
+        _report(profile, folder)
+        raise
+    _report(profile, folder)
+
+
+def _report(profile: Profile, folder: Path) -> None:
+    if not isinstance(profile, Stopwatch):
+        return
+    measured = profile.measured()
+    if not measured.telling.rounds:
+        say("nothing was trained, so there is no profile")
+        return
+    err.print(profile_table(measured, width=err.width))
+    say(f"the same as numbers: {write_profile(measured, folder)}")
+
+
+def write_profile(measured: Measured, folder: Path) -> Path:
+    path = folder / "profile.json"
+    with explained(folder):
+        path.write_text(json.dumps(measured.as_json(), indent=2) + "\n", encoding="utf-8")
+    return path
