@@ -22,8 +22,8 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## one round of the paper's MNIST setting against a plain PyTorch loop
-	$(BIN)/python benchmarks/round.py
+bench: $(READY)  ## rounds on this CPU against a plain PyTorch loop, Flower, pfl, FedJAX, fluke and FedLab
+	$(BIN)/python benchmarks/cpu.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,7 +25,7 @@ PANELS = {
     ),
     "Local training": (
         *("model", "norm", "local_epochs", "batch_size", "optimizer", "lr", "lr_schedule"),
-        *("momentum", "weight_decay", "clip"),
+        *("momentum", "weight_decay", "clip", "precision"),
     ),
     "Server": ("server", "server_rate", "server_average", "aggregation"),
     "Evaluation": ("evaluate_every", "diagnose_every"),

@@ -25,6 +25,7 @@ READ_ALPHA = ("dirichlet", "dirichlet-class", "even")  # the partitions that nee
 SCHEDULES = ("constant", "cosine", "exponential")
 OPTIMIZERS = ("sgd", "adam")
 SERVERS = ("sgd", "momentum", "adam", "yogi")
+PRECISIONS = ("float32", "tf32")
 
 _COUNT = Number(whole=True, least=1)
 _RATE = Number(above=0)
@@ -83,6 +84,7 @@ class RunSpec:
         Number(least=0, none=True, zero_is_none=True),
         "largest gradient norm of a local step (0 or none: any)",
     )
+    precision: str = _setting("float32", Choice(PRECISIONS), "precision of products on a GPU")
     standardize: bool = _setting(False, Switch(), "give pixels mean 0 and deviation 1 per channel")
     aggregation: str = _setting("samples", Choice(("samples", "uniform")), "weight of a client's update")
     server: str = _setting("sgd", Choice(SERVERS), "optimiser of the server")

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedga import streams
 from fedga.data.federation import Dataset, Federation
 from fedga.errors import FedGAError
+from fedga.simulation.accelerated import runs_kernels
 
 RESIDENT_SHARE = 0.2  # of the free memory, for what clients keep between rounds
 
@@ -92,6 +93,14 @@ class DeviceData:
         """Stored training inputs at ``places``, of any shape; whole rows, which is ten times faster than indexing."""
         rows = self.train_inputs.flatten(1).index_select(0, places.flatten())
         return rows.view(*places.shape, *self.train_inputs.shape[1:])
+
+    def batches(self, places: Tensor, pixels: Pixels) -> Tensor:
+        """Training inputs at ``places [copies, samples]`` as a network takes them; ``pixels`` has a row per copy."""
+        if runs_kernels(pixels.scale):
+            from fedga.simulation.kernels import samples
+
+            return samples.batches(self.train_inputs, places, pixels.scale, pixels.shift)
+        return pixels.apply(self.gather(places))
 
     def has_room_for(self, size: int) -> bool:
         """Whether ``size`` more bytes may stay on the device for the whole run."""

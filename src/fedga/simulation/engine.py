@@ -28,7 +28,7 @@ from fedga.simulation.local import Slots, SlotSegment, overrides, per_sample, tr
 from fedga.simulation.memory import Appetite, is_out_of_memory
 from fedga.simulation.metrics import ClientRecord, client_records, client_scores
 from fedga.simulation.optimizers import scheduled_rate
-from fedga.simulation.precision import reproducible_float32
+from fedga.simulation.precision import computing_in
 from fedga.simulation.profile import (
     AGGREGATION,
     ASKING,
@@ -135,9 +135,12 @@ class Engine:
         )
 
     @torch.no_grad()
-    @reproducible_float32
     def run_round(self) -> list[LaneRound]:
         """Select, train, aggregate and, when due, evaluate; one entry per lane."""
+        with computing_in(self.lanes[0].spec.precision):
+            return self._run_round()
+
+    def _run_round(self) -> list[LaneRound]:
         self.round += 1
         span = self.profile.span
         examined = self.examiner.examined(self.round)
@@ -205,7 +208,7 @@ class Engine:
             which, some, whose = part
             pixels = Pixels(self.pixels.scale[which], self.pixels.shift[which])
             params, buffers = self.stack.params[which], self.stack.buffers[which]
-            logits = model.evaluate_each(params, buffers, pixels.apply(self.data.gather(some)))
+            logits = model.evaluate_each(params, buffers, self.data.batches(some, pixels))
             targets, mask = self.data.train_targets[some], (whose >= 0).to(params.dtype)
             return hook(logits, targets, mask, no_counts.expand(len(which), -1), None, {})
 

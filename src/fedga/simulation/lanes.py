@@ -37,7 +37,7 @@ def stacking_key(lane: Lane) -> tuple[Any, ...]:
     return (
         (spec.dataset, spec.client_column, spec.label_column, spec.model, spec.norm),
         (lane.federation.num_clients, spec.active, spec.batch_size, spec.local_epochs),
-        (spec.optimizer, spec.momentum, spec.evaluate_every, spec.diagnose_every),
+        (spec.optimizer, spec.momentum, spec.evaluate_every, spec.diagnose_every, spec.precision),
         constants(lane.model),
     )
 

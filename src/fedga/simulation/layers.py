@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedga import streams
 from fedga.errors import FedGAError
+from fedga.simulation.accelerated import StackedConv2d, StackedMaxPool2d, normalize, runs_kernels
 
 
 @dataclass
@@ -58,9 +59,30 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_var", original.running_var)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        mean, variance = self.running_mean, self.running_var
-        if self.training or mean is None or variance is None:
-            mean, variance = self._batch_statistics(inputs)
+        if not self.training and self.running_mean is not None and self.running_var is not None:
+            return self._scaled(inputs, self.running_mean, self.running_var)
+        mask, any_real = self._rows(inputs.dtype)
+        count = mask.sum() * inputs[0, 0].numel()
+        if runs_kernels(inputs):
+            outputs, mean, variance = normalize(inputs, mask, self.weight, self.bias, self.eps)
+        else:
+            mean, variance = _statistics(inputs, mask, count)
+            outputs = self._scaled(inputs, mean, variance)
+        if self.running_mean is not None and self.running_var is not None:
+            moved = self.momentum * any_real.to(mean.dtype)
+            unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
+            self.running_mean = self.running_mean + moved * (mean.detach() - self.running_mean)
+            self.running_var = self.running_var + moved * (unbiased - self.running_var)
+        return outputs
+
+    def _rows(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Which rows count, and whether there are any: a batch of nothing but padding must stay finite."""
+        mask = self.context.mask
+        assert mask is not None
+        any_real = mask.sum() > 0
+        return torch.where(any_real, mask, 1.0).to(dtype), any_real
+
+    def _scaled(self, inputs: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         shape = (1, -1) + (1,) * (inputs.dim() - 2)
         scale = torch.rsqrt(variance + self.eps)
         if self.weight is not None:
@@ -68,24 +90,14 @@ class MaskedBatchNorm(nn.Module):
         shift = -mean * scale if self.bias is None else self.bias - mean * scale
         return inputs * scale.view(shape) + shift.view(shape)
 
-    def _batch_statistics(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        axes = [axis for axis in range(inputs.dim()) if axis != 1]
-        mask = self.context.mask
-        assert mask is not None
-        any_real = mask.sum() > 0
-        # A batch of nothing but padding must stay finite; its loss is dropped.
-        mask = torch.where(any_real, mask, 1.0).to(inputs.dtype)
-        rows = mask.view(-1, *[1] * (inputs.dim() - 1))
-        count = mask.sum() * inputs[0, 0].numel()
-        mean = (inputs * rows).sum(axes) / count
-        centred = (inputs - mean.view(1, -1, *[1] * (inputs.dim() - 2))) * rows
-        variance = centred.square().sum(axes) / count
-        if self.running_mean is not None and self.running_var is not None:
-            moved = self.momentum * any_real.to(mean.dtype)
-            unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
-            self.running_mean = self.running_mean + moved * (mean.detach() - self.running_mean)
-            self.running_var = self.running_var + moved * (unbiased - self.running_var)
-        return mean, variance
+
+def _statistics(inputs: Tensor, mask: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of every channel over the rows that count."""
+    axes = [axis for axis in range(inputs.dim()) if axis != 1]
+    rows = mask.view(-1, *[1] * (inputs.dim() - 1))
+    mean = (inputs * rows).sum(axes) / count
+    centred = (inputs - mean.view(1, -1, *[1] * (inputs.dim() - 2))) * rows
+    return mean, centred.square().sum(axes) / count
 
 
 class KeyedDropout(nn.Module):
@@ -143,10 +155,18 @@ def set_dropout_key(model: nn.Module, key: int) -> None:
 
 
 def prepare_for_padding(model: nn.Module) -> tuple[nn.Module, BatchContext]:
-    """A copy of ``model`` with every layer that looks across rows or draws at random replaced by ours."""
+    """A copy of ``model`` with every layer that looks across rows, draws at random or convolves replaced by ours."""
     context = BatchContext()
     prepared = replace_dropout(copy.deepcopy(model), context)
-    return _replace(prepared, _BatchNorm, lambda child: MaskedBatchNorm(child, context)), context
+    prepared = _replace(prepared, _BatchNorm, lambda child: MaskedBatchNorm(child, context))
+    return _replace(prepared, nn.Conv2d | nn.MaxPool2d, _for_all_copies), context
+
+
+def _for_all_copies(layer: nn.Module) -> nn.Module:
+    for ours in (StackedConv2d, StackedMaxPool2d):
+        if ours.takes(layer):
+            return ours(layer)
+    return layer
 
 
 def depends_on_context(model: nn.Module) -> bool:

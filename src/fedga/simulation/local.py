@@ -91,7 +91,7 @@ def _gradient(
     scratch: Tensor,
 ) -> tuple[Tensor, Tensor]:
     places, mask = slots.samples[:, step], slots.plan.mask[:, step]
-    inputs, targets = slots.pixels.apply(data.gather(places)), data.train_targets[places]
+    inputs, targets = data.batches(places, slots.pixels), data.train_targets[places]
     taught = [_global_logits(model, slots, segment, inputs) for segment in slots.segments]
 
     def loss(logits: Tensor) -> Tensor:

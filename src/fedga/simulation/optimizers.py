@@ -8,6 +8,8 @@ from math import cos, pi
 import torch
 from torch import Tensor
 
+from fedga.simulation.accelerated import runs_kernels
+
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
 EXPONENTIAL_END = 0.01  # the exponential schedule falls to this share of the rate
 
@@ -38,6 +40,9 @@ class LocalOptimizer:
 
     def step(self, params: Tensor, gradient: Tensor, lr: Tensor) -> None:
         """Move ``params`` in place; ``gradient`` may be overwritten. Clipping goes into the factors: no extra pass."""
+        if self.kind == "sgd" and runs_kernels(params):
+            self._step_in_one_pass(params, gradient, lr)
+            return
         rate, keep = lr[:, None], self._clipping(gradient)
         if self.kind == "sgd" and self.momentum == 0:
             if self.decays:
@@ -46,6 +51,15 @@ class LocalOptimizer:
             return
         follow = self._momentum if self.kind == "sgd" else self._adam
         params.addcmul_(follow(params, gradient, keep), rate.expand_as(params), value=-1)
+
+    def _step_in_one_pass(self, params: Tensor, gradient: Tensor, lr: Tensor) -> None:
+        from fedga.simulation.kernels.step import sgd_step
+
+        first = self.first is None
+        if first and self.momentum:
+            self.first = torch.empty_like(params)
+        clip, decay = self.clip if self.clips else None, self.weight_decay if self.decays else None
+        sgd_step(params, gradient, self.first, lr, clip, decay, self.momentum, first)
 
     def _clipping(self, gradient: Tensor) -> Tensor:
         """The factor that brings a gradient to the largest norm allowed, as ``torch.nn.utils.clip_grad_norm_``."""

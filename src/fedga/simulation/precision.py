@@ -1,23 +1,25 @@
-"""What a float32 run computes in: float32, with the same bits each time."""
+"""What a run computes in: float32 unless its spec says TF32, with the same bits each time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 
+@contextmanager
+def computing_in(precision: str) -> Iterator[None]:
+    """TF32 (10 bits of mantissa in products, on CUDA only) on or off, and only cuDNN's repeatable algorithms.
 
-def reproducible_float32(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Run with cuDNN's TF32 off (PyTorch leaves it on for convolutions) and only its repeatable algorithms."""
-
-    @wraps(function)
-    def inside(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            return function(*args, **kwargs)
-
-    return inside
+    PyTorch itself leaves TF32 on for convolutions.
+    """
+    tf32 = precision == "tf32"
+    products = torch.backends.cuda.matmul
+    before = products.allow_tf32
+    products.allow_tf32 = tf32
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32):
+            yield
+    finally:
+        products.allow_tf32 = before

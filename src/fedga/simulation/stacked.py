@@ -10,8 +10,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.conv import _ConvNd
 
 from fedga.errors import FedGAError
+from fedga.simulation.accelerated import StackedConv2d
 from fedga.simulation.layers import KeyedDropout, depends_on_context, prepare_for_padding
 
 
@@ -147,7 +149,7 @@ class StackedModel:
 
     @cached_property
     def has_convolutions(self) -> bool:
-        return any(isinstance(module, nn.modules.conv._ConvNd) for module in self._module.modules())
+        return any(isinstance(module, _ConvNd | StackedConv2d) for module in self._module.modules())
 
     def flatten(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """Parameter and buffer vector of an ordinary module of the same kind."""

@@ -1,0 +1,296 @@
+"""Layers of stacked networks that run as kernels of ours on a GPU: one launch for all copies.
+
+Inside `torch.func.vmap` a layer sees one copy. The functions here take an axis of copies first, and their rule for
+`vmap` joins the mapped axis to it: whatever is mapped over them, one kernel runs for all.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def runs_kernels(tensor: Tensor) -> bool:
+    """Whether our kernels take this tensor: float32 on CUDA. Everything else goes through PyTorch's own operations."""
+    return tensor.is_cuda and tensor.dtype == torch.float32 and _has_triton()
+
+
+def _joined(info: Any, dims: tuple[int | None, ...], *tensors: Tensor | None) -> list[Tensor | None]:
+    """Every tensor with the mapped axis joined to its first one, that of the copies."""
+    joined: list[Tensor | None] = []
+    for tensor, dim in zip(tensors, dims, strict=True):
+        if tensor is None:
+            joined.append(None)
+        else:
+            mapped = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            joined.append(mapped.flatten(0, 1))
+    return joined
+
+
+def _parted(info: Any, tensor: Tensor) -> Tensor:
+    return tensor.unflatten(0, (info.batch_size, -1))
+
+
+class _Convolution(torch.autograd.Function):
+    """``[copies, samples, I, H, W]`` with ``[copies, O, I, KH, KW]`` and ``[copies, O]`` or None."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: tuple[int, int], tf32: bool
+    ) -> Tensor:
+        from fedga.simulation.kernels.convolution import correlate, spread
+
+        pad_y, pad_x = padding
+        return correlate(spread(x, (pad_y, pad_y, pad_x, pad_x), 1), weight, bias, stride, tf32)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, ctx.stride, ctx.padding, ctx.tf32 = inputs
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        by_x = by_weight = by_bias = None
+        shared = (ctx.stride, ctx.padding, ctx.tf32)
+        if ctx.needs_input_grad[0]:
+            by_x = _InputGradient.apply(by_y, weight, tuple(x.shape[3:]), *shared)
+        if ctx.needs_input_grad[1]:
+            by_weight = _WeightGradient.apply(x, by_y, tuple(weight.shape[3:]), *shared)
+        if ctx.has_bias and ctx.needs_input_grad[2]:
+            by_bias = by_y.sum((1, 3, 4))
+        return by_x, by_weight, by_bias, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *settings: Any,
+    ) -> tuple[Tensor, int]:
+        return _parted(info, _Convolution.apply(*_joined(info, in_dims[:3], x, weight, bias), *settings)), 0
+
+
+class _OnceDifferentiable(torch.autograd.Function):
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *by_outputs: Tensor) -> Any:
+        raise NotImplementedError("second derivatives of a stacked layer are not there: nothing here needs them")
+
+
+class _InputGradient(_OnceDifferentiable):
+    @staticmethod
+    def forward(
+        by_y: Tensor, weight: Tensor, size: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
+    ) -> Tensor:
+        from fedga.simulation.kernels.convolution import correlate, spread
+
+        around: list[int] = []
+        for axis in (0, 1):
+            taps, pad = weight.shape[3 + axis], padding[axis]
+            unread = (size[axis] + 2 * pad - taps) % stride  # rows at the end that no output looked at
+            around += [taps - 1 - pad, taps - 1 - pad + unread]
+        top, bottom, left, right = around
+        between = spread(by_y, (top, bottom, left, right), stride)
+        return correlate(between, weight.flip((3, 4)).transpose(1, 2), None, 1, tf32)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], by_y: Tensor, weight: Tensor, *settings: Any
+    ) -> tuple[Tensor, int]:
+        return _parted(info, _InputGradient.apply(*_joined(info, in_dims[:2], by_y, weight), *settings)), 0
+
+
+class _WeightGradient(_OnceDifferentiable):
+    @staticmethod
+    def forward(
+        x: Tensor, by_y: Tensor, taps: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
+    ) -> Tensor:
+        from fedga.simulation.kernels.convolution import weight_gradient
+
+        return weight_gradient(x, by_y, taps, stride, padding, tf32)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, by_y: Tensor, *settings: Any) -> tuple[Tensor, int]:
+        return _parted(info, _WeightGradient.apply(*_joined(info, in_dims[:2], x, by_y), *settings)), 0
+
+
+class StackedConv2d(nn.Module):
+    """``torch.nn.Conv2d`` that runs for all copies at once."""
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        assert isinstance(original, nn.Conv2d)
+        assert not isinstance(original.padding, str)
+        self.weight, self.bias = original.weight, original.bias
+        self.stride = original.stride[0]
+        self.padding = (original.padding[0], original.padding[1])
+
+    @staticmethod
+    def takes(layer: nn.Module) -> bool:
+        """Whether a layer is of the ordinary kind: one group, zero padding within the kernel, one stride."""
+        return (
+            type(layer) is nn.Conv2d
+            and layer.groups == 1
+            and layer.dilation == (1, 1)
+            and layer.padding_mode == "zeros"
+            and not isinstance(layer.padding, str)
+            and layer.stride[0] == layer.stride[1]
+            and all(pad < size for pad, size in zip(layer.padding, layer.kernel_size, strict=True))
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() != 4 or not runs_kernels(inputs):
+            return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding)
+        bias = None if self.bias is None else self.bias.unsqueeze(0)
+        tf32 = torch.backends.cudnn.allow_tf32
+        settings = (self.stride, self.padding, tf32)
+        return _Convolution.apply(inputs.unsqueeze(0), self.weight.unsqueeze(0), bias, *settings).squeeze(0)
+
+
+class _Pooling(torch.autograd.Function):
+    """Largest entry of every window of ``[copies, samples, channels, H, W]``; its second output says which it is."""
+
+    @staticmethod
+    def forward(x: Tensor, window: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        from fedga.simulation.kernels.pooling import pool
+
+        return pool(x, window)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, ctx.window = inputs
+        ctx.size = tuple(x.shape[-2:])
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return _PoolingGradient.apply(by_y, ctx.saved_tensors[0], ctx.size, ctx.window), None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, window: tuple[int, int]
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        largest, chosen = _Pooling.apply(*_joined(info, in_dims[:1], x), window)
+        return (_parted(info, largest), _parted(info, chosen)), (0, 0)
+
+
+class _PoolingGradient(_OnceDifferentiable):
+    @staticmethod
+    def forward(by_y: Tensor, chosen: Tensor, size: tuple[int, int], window: tuple[int, int]) -> Tensor:
+        from fedga.simulation.kernels.pooling import pool_gradient
+
+        return pool_gradient(by_y, chosen, size, window)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], by_y: Tensor, chosen: Tensor, *settings: Any
+    ) -> tuple[Tensor, int]:
+        return _parted(info, _PoolingGradient.apply(*_joined(info, in_dims[:2], by_y, chosen), *settings)), 0
+
+
+class StackedMaxPool2d(nn.Module):
+    """``torch.nn.MaxPool2d`` with windows side by side."""
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        assert isinstance(original, nn.MaxPool2d)
+        self.window = _pair(original.kernel_size)
+
+    @staticmethod
+    def takes(layer: nn.Module) -> bool:
+        return (
+            type(layer) is nn.MaxPool2d
+            and _pair(layer.kernel_size) == _pair(layer.stride)
+            and _pair(layer.padding) == (0, 0)
+            and _pair(layer.dilation) == (1, 1)
+            and not layer.return_indices
+            and not layer.ceil_mode
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() != 4 or not runs_kernels(inputs):
+            return F.max_pool2d(inputs, self.window)
+        largest, _ = _Pooling.apply(inputs.unsqueeze(0), self.window)
+        return largest.squeeze(0)
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+class _Normalization(torch.autograd.Function):
+    """Batch normalisation of ``[copies, samples, channels, ...]``; its second and third output are statistics."""
+
+    @staticmethod
+    def forward(x: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        from fedga.simulation.kernels import normalization
+
+        return normalization.normalize(x, mask, weight, bias, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, mask, weight, _, ctx.eps = inputs
+        _, mean, variance = output
+        ctx.mark_non_differentiable(mean, variance)
+        ctx.save_for_backward(x, mask, weight, mean, variance)
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        x, mask, weight, mean, variance = ctx.saved_tensors
+        by_x, by_weight, by_bias = _NormalizationGradient.apply(x, by_y, mask, weight, mean, variance, ctx.eps)
+        return by_x, None, by_weight, by_bias, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *inputs: Any
+    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
+        outputs = _Normalization.apply(*_joined(info, in_dims[:4], *inputs[:4]), inputs[4])
+        return tuple(_parted(info, output) for output in outputs), (0, 0, 0)
+
+
+class _NormalizationGradient(_OnceDifferentiable):
+    @staticmethod
+    def forward(
+        x: Tensor, by_y: Tensor, mask: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from fedga.simulation.kernels import normalization
+
+        return normalization.normalize_gradient(x, by_y, mask, weight, mean, variance, eps)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *inputs: Any
+    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
+        outputs = _NormalizationGradient.apply(*_joined(info, in_dims[:6], *inputs[:6]), inputs[6])
+        return tuple(_parted(info, output) for output in outputs), (0, 0, 0)
+
+
+def normalize(
+    inputs: Tensor, mask: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One copy's ``[samples, channels, ...]`` by the mean and variance of the rows that ``mask`` counts, and these."""
+    channels = inputs.shape[1]
+    weight = inputs.new_ones(channels) if weight is None else weight
+    bias = inputs.new_zeros(channels) if bias is None else bias
+    outputs = _Normalization.apply(*(tensor.unsqueeze(0) for tensor in (inputs, mask, weight, bias)), eps)
+    normal, mean, variance = (output.squeeze(0) for output in outputs)
+    return normal, mean, variance

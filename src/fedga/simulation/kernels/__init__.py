@@ -1,0 +1,1 @@
+"""Triton kernels for many small independent networks; imported only where they run."""
