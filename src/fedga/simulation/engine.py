@@ -101,6 +101,7 @@ class Engine:
             self.model, self.device, data.dataset.input_shape, self.batch_size
         )
         self.workers = workers or Workers(self.model, self.device, profile)
+        self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # by the first lane of a segment
         self.graphs = GraphCache() if self.device.type == "cuda" else None
         self.examiner = Examiner(self.lanes, data, self.workers, self.appetite)
         self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients
@@ -200,7 +201,7 @@ class Engine:
         if not segment.algorithm.surveys:
             return None
         lanes = torch.arange(segment.lanes.start, segment.lanes.stop, device=self.device)
-        places, owners = self.table.everyone(lanes)  # [lanes, samples]; -1 owns the padding
+        places, owners = self._everyone(segment)
         hook = per_sample(segment.algorithm.survey)
         no_counts = self.stack.params.new_zeros(1, self.data.dataset.num_classes)
 
@@ -223,6 +224,13 @@ class Engine:
         width = -(-places.shape[1] // size)
         stacked = torch.cat([torch.cat([next(values) for _ in range(width)], dim=1) for _ in rows])
         return self.table.client_means(lanes, stacked, owners)
+
+    def _everyone(self, segment: Segment) -> tuple[Tensor, Tensor]:
+        """All clients' samples and their owners, ``[lanes, samples]``: the same every round."""
+        if segment.lanes.start not in self._asked:
+            lanes = torch.arange(segment.lanes.start, segment.lanes.stop, device=self.device)
+            self._asked[segment.lanes.start] = self.table.everyone(lanes)
+        return self._asked[segment.lanes.start]
 
     def _train(
         self, clients: Tensor, received: list[dict[str, Tensor]], examine: bool
