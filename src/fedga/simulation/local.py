@@ -106,10 +106,18 @@ def _gradient(
     for segment in slots.segments:
         part, algorithm = segment.slots, segment.algorithm
         if overrides(algorithm, "penalty"):
-            gradient[part] += vmap(torch.func.grad(algorithm.penalty))(params[part], slots.params[part])
+            gradient[part] += _penalty_gradient(algorithm, params[part], slots.params[part])
         if overrides(algorithm, "correct"):
             gradient[part] = vmap(algorithm.correct)(gradient[part], segment.client_state, segment.received)
     return gradient, buffers
+
+
+def _penalty_gradient(algorithm: Algorithm, params: Tensor, global_params: Tensor) -> Tensor:
+    """By plain autograd of the sum over slots: `torch.func.grad` would load PyTorch's compiler, which takes seconds."""
+    with torch.enable_grad():
+        leaf = params.detach().requires_grad_()
+        penalties: Any = vmap(algorithm.penalty)(leaf, global_params)
+        return torch.autograd.grad(penalties.sum(), leaf)[0]
 
 
 def _global_logits(model: StackedModel, slots: Slots, segment: SlotSegment, inputs: Tensor) -> Tensor | None:
