@@ -18,7 +18,7 @@ from pathlib import Path
 from fedga.cli import main
 
 # Two runs of three rounds: every part of the program in less than a second.
-SMALL = "--dataset digits --rounds 3 --clients 10 --active 2 --threads 1 --no-pictures"
+SMALL = "--dataset digits --rounds 3 --clients 10 --active 2 --threads 1 --evaluate-every 1 --no-pictures"
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.cli.program", "fedga.cli.run", "fedga.experiments.sweep", "sklearn.datasets"])

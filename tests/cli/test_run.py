@@ -145,7 +145,7 @@ def test_table_says_where_values_came_from() -> None:
 def test_settings_file_says_the_same_as_flags() -> None:
     Path("study.toml").write_text(
         'dataset = "digits"\nrounds = 3\nclients = 10\nactive = 2\nalgorithm = ["fedavg", "fedprox:mu=0.1"]\n'
-        'seeds = "0-1"\nlr-schedule = "cosine"\nstandardize = true\nout = "from_file"\n',
+        'seeds = "0-1"\nlr-schedule = "cosine"\nstandardize = true\nevaluate-every = 1\nout = "from_file"\n',
         encoding="utf-8",
     )
     done("run --config study.toml --no-pictures --threads 1")

@@ -100,6 +100,8 @@ def test_every_algorithm_differs_from_fedavg(algorithm: str, pictures: Dataset) 
 # Every axis that combines with an algorithm. Each must also change the run: `test_axis` asks for both.
 AXES: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.9},
+    "momentum, no clip": {"momentum": 0.9, "clip": None},
+    "momentum, no clip, weight decay": {"momentum": 0.9, "clip": None, "weight_decay": 0.01},
     "adam": {"optimizer": "adam", "lr": 0.01},
     "weight decay": {"weight_decay": 0.1},
     "adam and weight decay": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1},

@@ -27,6 +27,9 @@ OPTIMIZERS = ("sgd", "adam")
 SERVERS = ("sgd", "momentum", "adam", "yogi")
 PRECISIONS = ("float32", "tf32")
 
+# Settings that came after the first runs were stored, at the value those runs had: a run keeps its id.
+_LATER = {"precision": "float32"}
+
 _COUNT = Number(whole=True, least=1)
 _RATE = Number(above=0)
 _AMOUNT = Number(least=0)
@@ -140,8 +143,12 @@ class RunSpec:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces, shortest exact numbers."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """Canonical JSON: sorted keys, no spaces, shortest exact numbers; what came later is named where it is used."""
+        values = dataclasses.asdict(self)
+        for name, before in _LATER.items():
+            if values[name] == before:
+                del values[name]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> RunSpec:

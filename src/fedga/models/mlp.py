@@ -31,15 +31,16 @@ class MLP(nn.Module):
         inputs: Tensor,
         loss_gradient: Callable[[Tensor], Tensor],
         gradient: dict[str, Tensor],
+        keep: float = 0.0,
     ) -> None:
-        """Fill ``gradient``; ``loss_gradient`` gives the derivative of the loss by the logits it is handed."""
+        """Make ``gradient`` its ``keep``-th part plus the derivative; ``loss_gradient`` gives that by the logits."""
         hidden = self._hidden(params, inputs)
         by_logits = loss_gradient(_linear(hidden, params["output.weight"], params["output.bias"]))
         by_hidden = torch.ops.aten.threshold_backward(torch.bmm(by_logits, params["output.weight"]), hidden, 0)
-        torch.bmm(by_logits.mT, hidden, out=gradient["output.weight"])
-        torch.sum(by_logits, 1, out=gradient["output.bias"])
-        torch.bmm(by_hidden.mT, inputs.flatten(2), out=gradient["hidden.weight"])
-        torch.sum(by_hidden, 1, out=gradient["hidden.bias"])
+        gradient["output.weight"].baddbmm_(by_logits.mT, hidden, beta=keep)
+        gradient["hidden.weight"].baddbmm_(by_hidden.mT, inputs.flatten(2), beta=keep)
+        _add_sum(by_logits, gradient["output.bias"], keep)
+        _add_sum(by_hidden, gradient["hidden.bias"], keep)
 
     def _hidden(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         return _linear(inputs.flatten(2), params["hidden.weight"], params["hidden.bias"]).relu_()
@@ -47,3 +48,11 @@ class MLP(nn.Module):
 
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
+
+
+def _add_sum(values: Tensor, total: Tensor, keep: float) -> None:
+    """``total`` becomes its ``keep``-th part plus the sum over samples; with 0 it may hold anything before."""
+    if keep:
+        total.mul_(keep).add_(values.sum(1))
+    else:
+        torch.sum(values, 1, out=total)

@@ -68,13 +68,15 @@ def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer
     mover = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip, slots.decays, slots.clips)
     params, buffers = slots.params.clone(), slots.buffers
     scratch = torch.empty_like(params)
+    adds = model.adds_gradients and not any(overrides(part.algorithm, "correct") for part in slots.segments)
     # For all steps at once: in a small network, every operation less in a step counts.
     steps = torch.arange(slots.samples.shape[1], device=params.device)
     rates = torch.where(steps[:, None] < slots.plan.steps, slots.lr, 0.0)
     real = slots.plan.mask.to(params.dtype)
     shares = real / real.sum(2, keepdim=True).clamp(min=1)  # of a sample in its batch's mean
     for step, rate in enumerate(rates):
-        gradient, buffers = _gradient(model, data, slots, params, buffers, step, shares[:, step], scratch)
+        into, keep = (mover.accumulator(params) if adds else None) or (scratch, 0.0)
+        gradient, buffers = _gradient(model, data, slots, params, buffers, step, shares[:, step], into, keep)
         mover.step(params, gradient, rate)
     reports, client_states = _reports(slots, params)
     return LocalResult(params, buffers, reports, client_states)
@@ -88,7 +90,8 @@ def _gradient(
     buffers: Tensor,
     step: int,
     shares: Tensor,
-    scratch: Tensor,
+    into: Tensor,
+    keep: float,
 ) -> tuple[Tensor, Tensor]:
     places, mask = slots.samples[:, step], slots.plan.mask[:, step]
     inputs, targets = data.batches(places, slots.pixels), data.train_targets[places]
@@ -102,7 +105,7 @@ def _gradient(
     keys = slots.dropout_keys
     if model.draws_at_random:
         keys = streams.fold(keys, keys.new_full((), step))
-    gradient, buffers = model.gradient(params, buffers, inputs, mask, keys, loss, scratch)
+    gradient, buffers = model.gradient(params, buffers, inputs, mask, keys, loss, into, keep)
     for segment in slots.segments:
         part, algorithm = segment.slots, segment.algorithm
         if overrides(algorithm, "penalty"):

@@ -38,8 +38,25 @@ class LocalOptimizer:
         self.second: Tensor | None = None
         self.taken = 0
 
+    def accumulator(self, params: Tensor) -> tuple[Tensor, float] | None:
+        """Where a gradient may be added to straight away, and which part of what lies there is to be kept.
+
+        That is the momentum of SGD without clipping, on a CPU; None for all else. `step` takes it as its gradient.
+        """
+        if self.kind != "sgd" or not self.momentum or self.clips or runs_kernels(params):
+            return None
+        first = self.first is None
+        if self.first is None:
+            self.first = torch.zeros_like(params)
+        return self.first, 0.0 if first else self.momentum
+
     def step(self, params: Tensor, gradient: Tensor, lr: Tensor) -> None:
         """Move ``params`` in place; ``gradient`` may be overwritten. Clipping goes into the factors: no extra pass."""
+        if gradient is self.first:
+            if self.decays:
+                gradient.addcmul_(params, self.weight_decay.expand_as(params))
+            params.addcmul_(gradient, lr[:, None].expand_as(params), value=-1)
+            return
         if self.kind == "sgd" and runs_kernels(params):
             self._step_in_one_pass(params, gradient, lr)
             return

@@ -143,6 +143,11 @@ class StackedModel:
     def draws_at_random(self) -> bool:
         return any(isinstance(module, KeyedDropout) for module in self._module.modules())
 
+    @property
+    def adds_gradients(self) -> bool:
+        """Whether `gradient` can add to what is there: a momentum then takes in a gradient that never exists alone."""
+        return self._gradient_by_hand is not None and not self._needs_context
+
     @cached_property
     def dtype(self) -> torch.dtype:
         return next(self._module.parameters()).dtype
@@ -208,21 +213,24 @@ class StackedModel:
         dropout_keys: Tensor,
         loss: Callable[[Tensor], Tensor],
         into: Tensor,
+        keep: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """Derivative by the parameters, ``[copies, parameters]``, of a loss of the logits in training mode.
 
         ``inputs`` and ``mask`` are ``[copies, samples, ...]``; ``loss`` sums over copies. Returns the gradient, which
-        may lie in ``into``, and the buffers after the pass.
+        may lie in ``into``, and the buffers after the pass. Where the network `adds_gradients`, the ``keep``-th part of
+        what lay in ``into`` is added to it.
         """
         self._module.train()
-        if self._gradient_by_hand is not None and not self._needs_context:
+        if self._gradient_by_hand is not None and self.adds_gradients:
 
             def loss_gradient(logits: Tensor) -> Tensor:
                 with torch.enable_grad():
                     leaf = logits.requires_grad_()
                     return torch.autograd.grad(loss(leaf), leaf)[0]
 
-            self._gradient_by_hand(self.params.views(params), inputs, loss_gradient, self.params.views(into))
+            views = self.params.views(params), self.params.views(into)
+            self._gradient_by_hand(views[0], inputs, loss_gradient, views[1], keep)
             return into, buffers
         with torch.enable_grad():
             leaf = params.detach().requires_grad_()
