@@ -138,7 +138,7 @@ class Engine:
     @torch.no_grad()
     def run_round(self) -> list[LaneRound]:
         """Select, train, aggregate and, when due, evaluate; one entry per lane."""
-        with computing_in(self.lanes[0].spec.precision):
+        with computing_in(self.lanes[0].spec.precision), self.workers.alone():
             return self._run_round()
 
     def _run_round(self) -> list[LaneRound]:
