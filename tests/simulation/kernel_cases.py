@@ -25,7 +25,7 @@ from fedga.simulation.layers import prepare_for_padding
 from fedga.simulation.optimizers import LocalOptimizer
 from fedga.simulation.precision import computing_in
 from fedga.simulation.stacked import StackedModel
-from tests.simulation.runs import make_federation, make_lane, train
+from tests.simulation.runs import make_dataset, make_federation, make_lane, train
 
 # One rounding of float32 is at most 6e-8 of the value; a sum of some hundred terms comes to a few of them.
 ROUNDING = 1e-6
@@ -416,14 +416,14 @@ def test_networks(network: type[nn.Module]) -> None:
     assert_close(actual.model.evaluate_each(*one), expected.model.evaluate_each(*other))
 
 
-def test_a_round_of_the_engine(pictures_data: DeviceData, request: pytest.FixtureRequest) -> None:
+def test_a_round_of_the_engine(request: pytest.FixtureRequest) -> None:
     """The same round twice, in float32: as it runs on a CPU, then with every kernel."""
+    data = DeviceData(make_dataset(samples=40), torch.device("cpu"))
     options = {"momentum": 0.9, "weight_decay": 0.01, "clip": 1.0, "active": 2, "batch_size": 6, "lr": 0.1}
-    federation = make_federation(pictures_data.dataset, [9, 6, 12], seed=0)
-    lane = make_lane(pictures_data.dataset, federation, model=Small, **options)
-    begun, plain = (train([lane], pictures_data, rounds).stack.params for rounds in (0, 1))
+    lane = make_lane(data.dataset, make_federation(data.dataset, [9, 6, 12], seed=0), model=Small, **options)
+    begun, plain = (train([lane], data, rounds).stack.params for rounds in (0, 1))
     request.getfixturevalue("kernels")
-    ours = train([lane], pictures_data, 1).stack.params
+    ours = train([lane], data, 1).stack.params
     assert not torch.equal(ours, plain)
     assert_close(ours - begun, (plain - begun).double(), 10 * ROUNDING)
 
