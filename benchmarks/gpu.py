@@ -208,7 +208,7 @@ def arithmetic(tf32: bool) -> Iterator[None]:
 class Central:
     """Ordinary training of one module in large batches."""
 
-    def __init__(self, bench: Bench, precision: str, layout: str, graph: bool, pool: Any = None) -> None:
+    def __init__(self, bench: Bench, precision: str, layout: str, graph: bool) -> None:
         self.bench, self.precision, self.layout, self.graphed = bench, precision, layout, graph
         self._format = torch.channels_last if layout == "channels last" else torch.contiguous_format
         self._model = bench.network().to(bench.device, memory_format=self._format).train()
@@ -217,7 +217,7 @@ class Central:
         size = bench.scale.central
         self._orders = order[: len(order) // size * size].view(-1, size)
         self._places, self._taken = self._orders[0].clone(), 0
-        self._graph = self._capture(pool) if graph else None
+        self._graph = self._capture() if graph else None
         self.run(2)
         once = bench.seconds(partial(self.run, 1))
         self.steps = max(2, min(50, int(0.05 / once)))  # timed together: a single step of the MLP is too short
@@ -230,7 +230,7 @@ class Central:
         nn.utils.clip_grad_norm_(self._model.parameters(), CLIP)
         self._optimizer.step()
 
-    def _capture(self, pool: Any) -> torch.cuda.CUDAGraph:
+    def _capture(self) -> torch.cuda.CUDAGraph:
         graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with arithmetic(self.precision == "tf32"):
@@ -239,7 +239,7 @@ class Central:
                     self._step()
             torch.cuda.current_stream().wait_stream(aside)
             self._optimizer.zero_grad()
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph):
                 self._step()
         return graph
 
@@ -264,12 +264,10 @@ def find_floors(bench: Bench) -> tuple[dict[str, Central], list[dict[str, Any]]]
     """The fastest way of central training in each precision, and what every way takes."""
     precisions = ("float32", "tf32") if bench.on_gpu else ("float32",)
     layouts = ("NCHW",) if bench.model == "mlp" else ("NCHW", "channels last")
-    # One pool: the graphs never run at once, and ten gibibytes of activations each would crowd out the engine.
-    pool = torch.cuda.graph_pool_handle() if bench.on_gpu else None
     best: dict[str, tuple[float, Central]] = {}
     rows = []
     for precision, layout, graph in product(precisions, layouts, (False, True) if bench.on_gpu else (False,)):
-        way = Central(bench, precision, layout, graph, pool)
+        way = Central(bench, precision, layout, graph)
         measured = float(np.median([way.microseconds() for _ in range(bench.scale.least)]))
         how = "CUDA graph" if graph else "eager"
         rows.append({"model": bench.model, "precision": precision, "layout": layout, "how": how, "us": measured})
@@ -586,9 +584,10 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
         bench.wait()
         for part, rows in measure_model(bench, options.stacks, precisions).items():
             report[part] += rows
-        say(f"{model} done after {time.perf_counter() - start:.0f} s")
-    report["goals"] = goals(report["cases"], report["studies"]) if device.type == "cuda" else []
-    report["seconds"] = time.perf_counter() - start
+        report["goals"] = goals(report["cases"], report["studies"]) if device.type == "cuda" else []
+        report["seconds"] = time.perf_counter() - start
+        write(report, options.out)  # whole after every model: a time limit takes nothing that was measured
+        say(f"{model} done after {report['seconds']:.0f} s")
     return report
 
 
@@ -601,9 +600,7 @@ def main() -> int:
         from gpu_check import check  # imports the tests' helpers, which a measurement does not need
 
         return check(device, options.models, options.quick)
-    report = measure(options, device)
-    write(report, options.out)
-    show(report)
+    show(measure(options, device))
     return 0
 
 

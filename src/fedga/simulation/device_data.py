@@ -118,7 +118,8 @@ class FederationTable:
         order = {id(federation): position for position, federation in enumerate(unique)}
         self.of_lane = torch.tensor([order[id(federation)] for federation in federations], device=device)
         bases = np.cumsum([0, *(len(federation.indices) for federation in unique)])
-        self.indices = torch.from_numpy(np.concatenate([f.indices for f in unique]).astype(np.int64, copy=False)).to(device)
+        indices = np.concatenate([f.indices for f in unique]).astype(np.int64, copy=False)
+        self.indices = torch.from_numpy(indices).to(device)
         starts = np.stack([f.offsets[:-1] + base for f, base in zip(unique, bases, strict=False)])
         self.starts = torch.from_numpy(starts).to(device)  # [federations, clients]
         self.sizes = torch.from_numpy(np.stack([f.sizes for f in unique])).to(device)

@@ -337,7 +337,7 @@ def correlate(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, tf32:
     sizes = {"I": inputs, "H": height, "W": width, "O": outputs, "OH": out[0], "OW": out[1]}
     sizes |= {"KH": taps[0], "KW": taps[1], "STRIDE": stride, "BIAS": bias is not None}
     bias = y if bias is None else bias.contiguous()
-    if outputs <= OUTER_CHANNELS and not tf32:
+    if outputs <= OUTER_CHANNELS:
         block = _block(outputs)
         packed = _packed(weight, block)
         _correlate_outer[(triton.cdiv(positions, 256), copies, packed.shape[-1] // block)](
