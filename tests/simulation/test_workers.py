@@ -94,3 +94,16 @@ def test_a_caller_that_stops_early_leaves_no_work_behind(threads: int) -> None:
     next(results)
     results.close()  # type: ignore[attr-defined]
     assert len(begun) <= 2 * threads + 1
+
+
+def test_the_caller_keeps_to_one_thread_while_it_has_workers(threads: int) -> None:
+    workers, seen = Workers(StackedModel(nn.Linear(2, 2)), CPU), []
+
+    def fail() -> None:
+        with workers.alone():
+            seen.append(torch.get_num_threads())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [*seen, torch.get_num_threads()] == [1, threads]

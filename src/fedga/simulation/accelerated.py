@@ -6,6 +6,8 @@ Inside `torch.func.vmap` a layer sees one copy. The functions here take an axis 
 
 from __future__ import annotations
 
+import os
+import shutil
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -17,13 +19,31 @@ from torch.autograd.function import FunctionCtx
 
 
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _kernels_compile() -> bool:
+    """Triton builds a small host program for every kernel, for which it needs a C compiler."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+    return find_spec("triton") is not None and bool(compiler)
+
+
+@cache
+def _has_tensor_cores(device: torch.device) -> bool:
+    """Those with TF32: Ampere and later."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def runs_kernels(tensor: Tensor) -> bool:
     """Whether our kernels take this tensor: float32 on CUDA. Everything else goes through PyTorch's own operations."""
-    return tensor.is_cuda and tensor.dtype == torch.float32 and _has_triton()
+    if not tensor.is_cuda or tensor.dtype != torch.float32:
+        return False
+    return _kernels_compile() and _has_tensor_cores(tensor.device)
+
+
+def why_not_fast(device: torch.device) -> str | None:
+    """What keeps a GPU from running our kernels, and what to do about it; None where nothing does, or there is none."""
+    if device.type != "cuda" or torch.version.hip is not None or not _has_tensor_cores(device) or _kernels_compile():
+        return None
+    missing = "Triton (pip install triton)" if find_spec("triton") is None else "a C compiler (such as gcc)"
+    return f"{missing} is not installed: convolutions run several times slower than they could"
 
 
 def _joined(info: Any, dims: tuple[int | None, ...], *tensors: Tensor | None) -> list[Tensor | None]:
@@ -157,12 +177,17 @@ class StackedConv2d(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if inputs.dim() != 4 or not runs_kernels(inputs):
+        if not runs_kernels(inputs) or not self._fits(inputs):
             return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding)
         bias = None if self.bias is None else self.bias.unsqueeze(0)
         tf32 = torch.backends.cudnn.allow_tf32
         settings = (self.stride, self.padding, tf32)
         return _Convolution.apply(inputs.unsqueeze(0), self.weight.unsqueeze(0), bias, *settings).squeeze(0)
+
+    def _fits(self, inputs: Tensor) -> bool:
+        """Pictures at least as large as the kernel; PyTorch says what is wrong with others."""
+        padded = (inputs.shape[-2] + 2 * self.padding[0], inputs.shape[-1] + 2 * self.padding[1])
+        return inputs.dim() == 4 and padded[0] >= self.weight.shape[-2] and padded[1] >= self.weight.shape[-1]
 
 
 class _Pooling(torch.autograd.Function):
@@ -281,7 +306,7 @@ class StackedMaxPool2d(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if inputs.dim() != 4:
+        if inputs.dim() != 4 or inputs.shape[-2] < self.window[0] or inputs.shape[-1] < self.window[1]:
             return F.max_pool2d(inputs, self.window)
         if runs_kernels(inputs):
             largest, _ = _Pooling.apply(inputs.unsqueeze(0), self.window)

@@ -19,6 +19,7 @@ from torch.func import vmap
 
 from fedga.algorithms.base import Algorithm, Server
 from fedga.simulation import schedule
+from fedga.simulation.accelerated import why_not_fast
 from fedga.simulation.device_data import DeviceData, FederationTable, Pixels
 from fedga.simulation.evaluation import Evaluation
 from fedga.simulation.examiner import Examiner
@@ -101,6 +102,8 @@ class Engine:
             self.model, self.device, data.dataset.input_shape, self.batch_size
         )
         self.workers = workers or Workers(self.model, self.device, profile)
+        if workers is None and self.model.has_convolutions and (reason := why_not_fast(self.device)):
+            self.appetite.notices.append(reason)
         self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # by the first lane of a segment
         self.graphs = GraphCache() if self.device.type == "cuda" else None
         self.examiner = Examiner(self.lanes, data, self.workers, self.appetite)

@@ -69,9 +69,9 @@ def sgd_step(
     blocks = triton.cdiv(size, STEP_BLOCK)
     sums = params.new_empty(copies, blocks)
     if clip is not None:
-        _square_sums[(blocks, copies)](gradient, sums, size, BLOCK=STEP_BLOCK, num_warps=8)
+        _square_sums[(blocks, copies)](gradient.contiguous(), sums, size, BLOCK=STEP_BLOCK, num_warps=8)
     _sgd_step[(blocks, copies)](
-        *(params, gradient, params if velocity is None else velocity, sums, rate.contiguous()),
+        *(params, gradient.contiguous(), params if velocity is None else velocity, sums, rate.contiguous()),
         *(rate if clip is None else clip.contiguous(), rate if decay is None else decay.contiguous()),
         *(size, momentum, blocks),
         CLIPS=clip is not None,
