@@ -30,7 +30,7 @@ from processes import ContenderFailedError, Process
 from summary import MODEL_NAMES, Row
 
 CORES = str(os.cpu_count() or 1)
-REPEAT = {"mlp": 15, "lenet": 7, "resnet20": 2}
+REPEAT = {"mlp": 15, "lenet": 5, "resnet20": 2}
 WARM_UP = {"mlp": 4, "lenet": 3, "resnet20": 1}  # rounds before the first that counts
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", CORES, "-m")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -26,12 +27,13 @@ class BatchContext:
     """What the layers of a network need to know about the batch that flows through it."""
 
     mask: Tensor | None = None  # [samples]: 1 for a sample, 0 for padding
+    is_whole: bool = False  # one copy's batch, known to have no padding
     dropout_key: Tensor | None = None  # []: int64
     calls: dict[int, int] = field(default_factory=dict)  # of every dropout layer, within one forward pass
 
-    def begin(self, mask: Tensor | None, dropout_key: Tensor) -> None:
+    def begin(self, mask: Tensor | None, dropout_key: Tensor, is_whole: bool = False) -> None:
         """A new batch comes through."""
-        self.mask, self.dropout_key, self.calls = mask, dropout_key, {}
+        self.mask, self.dropout_key, self.is_whole, self.calls = mask, dropout_key, is_whole, {}
 
     def forget(self) -> None:
         """Hold on to nothing of a batch that is through."""
@@ -61,6 +63,8 @@ class MaskedBatchNorm(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None and self.running_var is not None:
             return self._scaled(inputs, self.running_mean, self.running_var)
+        if self.context.is_whole and self.running_mean is not None and self.running_var is not None:
+            return self._by_torch(inputs, self.running_mean, self.running_var)
         mask, any_real = self._rows(inputs.dtype)
         count = mask.sum() * inputs[0, 0].numel()
         if runs_kernels(inputs):
@@ -74,6 +78,12 @@ class MaskedBatchNorm(nn.Module):
             self.running_mean = self.running_mean + moved * (mean.detach() - self.running_mean)
             self.running_var = self.running_var + moved * (unbiased - self.running_var)
         return outputs
+
+    def _by_torch(self, inputs: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """PyTorch's own, which moves statistics in place: ours may lie in somebody else's memory."""
+        self.running_mean, self.running_var = mean.clone(), variance.clone()
+        statistics = (self.running_mean, self.running_var)
+        return F.batch_norm(inputs, *statistics, self.weight, self.bias, True, self.momentum, self.eps)
 
     def _rows(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Which rows count, and whether there are any: a batch of nothing but padding must stay finite."""

@@ -241,6 +241,8 @@ class StackedModel:
         self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Logits in training mode, and the buffers after it."""
+        if self._needs_context and len(params) == 1 and params.device.type == "cpu":
+            return self._train_alone(params[0], buffers[0], inputs[0], mask[0], dropout_keys[0])
         if self._needs_context:
             named = self.params.views(params)
             logits, moved = vmap(self._train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
@@ -251,6 +253,17 @@ class StackedModel:
             return functional_call(self._module, only, (inputs[0],)).unsqueeze(0), buffers
         named = self.params.views(params) | self.buffers.views(buffers)
         return vmap(lambda state, x: functional_call(self._module, state, (x,)))(named, inputs), buffers
+
+    def _train_alone(
+        self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_key: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """One copy needs no mapping, and can be asked whether its batch has padding."""
+        self._context.begin(mask, dropout_key, is_whole=len(mask) > 1 and bool(mask.all()))
+        state = self.params.views(params) | self.buffers.views(buffers)
+        logits = functional_call(self._module, state, (inputs,))
+        self._context.forget()
+        moved = {name: state[name] for name in self.buffers.shapes}
+        return logits.unsqueeze(0), self.buffers.join(moved).detach().unsqueeze(0) if moved else buffers.unsqueeze(0)
 
     def _train_one(
         self, params: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, mask: Tensor, dropout_key: Tensor
