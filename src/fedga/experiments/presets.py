@@ -32,7 +32,7 @@ PAPER: Mapping[str, Any] = {
     "server_average": 0.0,
     "standardize": False,
     "aggregation": "samples",
-    "evaluate_every": 5,  # every round would be a fifth of the work on a CPU, and more on a GPU
+    "evaluate_every": 5,  # every round would be a fifth of the work
     "diagnose_every": 25,
 }
 

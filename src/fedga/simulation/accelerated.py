@@ -40,7 +40,7 @@ def runs_kernels(tensor: Tensor) -> bool:
 
 def why_not_fast(device: torch.device) -> str | None:
     """What keeps a GPU from running our kernels, and what to do about it; None where nothing does, or there is none."""
-    if device.type != "cuda" or torch.version.hip is not None or not _has_tensor_cores(device) or _kernels_compile():
+    if device.type != "cuda" or not _has_tensor_cores(device) or _kernels_compile():
         return None
     missing = "Triton (pip install triton)" if find_spec("triton") is None else "a C compiler (such as gcc)"
     return f"{missing} is not installed: convolutions run several times slower than they could"
@@ -105,17 +105,15 @@ class _Convolution(torch.autograd.Function):
         return _parted(info, _Convolution.apply(*_joined(info, in_dims[:3], x, weight, bias), *settings)), 0
 
 
-class _OnceDifferentiable(torch.autograd.Function):
+class _Gradient(torch.autograd.Function):
+    """A derivative, which has none of its own: a function only in order to have a rule for `vmap`."""
+
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
         pass
 
-    @staticmethod
-    def backward(ctx: Any, *by_outputs: Tensor) -> Any:
-        raise NotImplementedError("second derivatives of a stacked layer are not there: nothing here needs them")
 
-
-class _InputGradient(_OnceDifferentiable):
+class _InputGradient(_Gradient):
     @staticmethod
     def forward(
         by_y: Tensor, weight: Tensor, size: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
@@ -138,7 +136,7 @@ class _InputGradient(_OnceDifferentiable):
         return _parted(info, _InputGradient.apply(*_joined(info, in_dims[:2], by_y, weight), *settings)), 0
 
 
-class _WeightGradient(_OnceDifferentiable):
+class _WeightGradient(_Gradient):
     @staticmethod
     def forward(
         x: Tensor, by_y: Tensor, taps: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
@@ -218,7 +216,7 @@ class _Pooling(torch.autograd.Function):
         return (_parted(info, largest), _parted(info, chosen)), (0, 0)
 
 
-class _PoolingGradient(_OnceDifferentiable):
+class _PoolingGradient(_Gradient):
     @staticmethod
     def forward(by_y: Tensor, chosen: Tensor, size: tuple[int, int], window: tuple[int, int]) -> Tensor:
         from fedga.simulation.kernels.pooling import pool_gradient
@@ -350,7 +348,7 @@ class _Normalization(torch.autograd.Function):
         return tuple(_parted(info, output) for output in outputs), (0, 0, 0)
 
 
-class _NormalizationGradient(_OnceDifferentiable):
+class _NormalizationGradient(_Gradient):
     @staticmethod
     def forward(
         x: Tensor, by_y: Tensor, mask: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, eps: float

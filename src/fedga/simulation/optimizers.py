@@ -52,11 +52,6 @@ class LocalOptimizer:
 
     def step(self, params: Tensor, gradient: Tensor, lr: Tensor) -> None:
         """Move ``params`` in place; ``gradient`` may be overwritten. Clipping goes into the factors: no extra pass."""
-        if gradient is self.first:
-            if self.decays:
-                gradient.addcmul_(params, self.weight_decay.expand_as(params))
-            params.addcmul_(gradient, lr[:, None].expand_as(params), value=-1)
-            return
         if self.kind == "sgd" and runs_kernels(params):
             self._step_in_one_pass(params, gradient, lr)
             return
@@ -88,7 +83,7 @@ class LocalOptimizer:
     def _momentum(self, params: Tensor, gradient: Tensor, keep: Tensor) -> Tensor:
         if self.first is None:
             self.first = gradient * keep
-        else:
+        elif gradient is not self.first:  # else it was added by whoever asked for the `accumulator`
             self.first.mul_(self.momentum).addcmul_(gradient, keep.expand_as(gradient))
         if self.decays:
             self.first.addcmul_(params, self.weight_decay.expand_as(params))

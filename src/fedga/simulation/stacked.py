@@ -258,17 +258,21 @@ class StackedModel:
         self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, Tensor]:
         """One copy needs no mapping, and can be asked whether its batch has padding."""
-        self._context.begin(mask, dropout_key, is_whole=len(mask) > 1 and bool(mask.all()))
-        state = self.params.views(params) | self.buffers.views(buffers)
-        logits = functional_call(self._module, state, (inputs,))
+        named, is_whole = self.params.views(params), len(mask) > 1 and bool(mask.all())
+        logits, moved = self._train_one(named, self.buffers.views(buffers), inputs, mask, dropout_key, is_whole)
         self._context.forget()
-        moved = {name: state[name] for name in self.buffers.shapes}
         return logits.unsqueeze(0), self.buffers.join(moved).detach().unsqueeze(0) if moved else buffers.unsqueeze(0)
 
     def _train_one(
-        self, params: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, mask: Tensor, dropout_key: Tensor
+        self,
+        params: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        inputs: Tensor,
+        mask: Tensor,
+        dropout_key: Tensor,
+        is_whole: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        self._context.begin(mask, dropout_key)
+        self._context.begin(mask, dropout_key, is_whole)
         state = params | buffers
         logits = functional_call(self._module, state, (inputs,))
         return logits, {name: state[name] for name in buffers}  # functional_call writes reassigned buffers back
