@@ -51,9 +51,10 @@ def _common(
 @cache
 def _program() -> Any:
     """The commands, which live in modules of their own, loaded once."""
-    from fedga.cli import data, inspect, run
+    from fedga.cli import data, inspect, paper, run
 
     app.command("run")(run.command)
+    app.command("paper")(paper.paper)
     app.command("results")(inspect.results)
     app.command("evaluate")(inspect.evaluate_model)
     app.command("algorithms")(inspect.algorithms)

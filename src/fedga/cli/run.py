@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from fedga.cli.console import err, fail, out, say
+from fedga.cli.console import out, say
+from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
 from fedga.data.catalog import SOURCES
 from fedga.experiments.grid import Provenance, Sweep, build_sweep, parse_list
-from fedga.experiments.kinds import Choice, Number
+from fedga.experiments.kinds import Choice
 from fedga.experiments.presets import PRESETS
 from fedga.experiments.spec import SETTINGS, RunSpec
 
@@ -32,63 +33,22 @@ PANELS = {
 }
 
 
-def _run(
-    settings: Mapping[str, str | None],
-    config: Path | None,
-    data_dir: Path | None,
-    device: str | None,
-    out_dir: Path | None,
-    threads: str | None,
-    pictures: bool,
-    profile: bool,
-) -> None:
+def _run(settings: Mapping[str, str | None], config: Path | None, program: Program, pictures: bool) -> None:
     given = {name: None if text is None else parse_list(name, text) for name, text in settings.items()}
     sweep = build_sweep(given, config)
-    program = sweep.program
-    threads = threads or program.get("threads")
-    cores = None if threads is None else Number(whole=True, least=1).parse("--threads", threads)
-    data_dir = data_dir or (Path(program["data_dir"]) if "data_dir" in program else None)
-    out_dir = out_dir or (Path(program["out"]).expanduser() if "out" in program else default_folder(sweep.runs))
+    program = program.completed(sweep.program)
 
-    import torch
-
-    from fedga.cli.profile import profiling
-    from fedga.cli.progress import StopRequest, SweepProgress, decoding
     from fedga.cli.summary import draw_pictures, print_summary
-    from fedga.experiments.prepare import Preparation, choose_device
-    from fedga.experiments.store import Store
-    from fedga.experiments.sweep import Interrupted, run_sweep
-    from fedga.report.tables import settings_table
-    from fedga.simulation.profile import DATA, NO_PROFILE, Stopwatch
 
-    where = choose_device(device or program.get("device", "auto"))
-    watch = Stopwatch(where) if profile else NO_PROFILE
-    with watch.span(DATA):
-        with decoding() as progress:
-            preparation = Preparation(sweep.runs, data_dir, progress)
-        specs = preparation.fit_active(sweep.runs, chosen=_user_chose(sweep, "active"))
-    if cores is not None:
-        torch.set_num_threads(int(cores))
-
-    with Store(out_dir) as store, StopRequest().listening() as stop:
-        runs = store.register(specs, preparation.fingerprints(specs), sweep.axes)  # refuses before anything is said
-        err.print(settings_table(_fitted(sweep, specs), width=err.width))
-        finished = sum(run.finished for run in runs)
-        already = f", {finished} of them finished already" if finished else ""
-        say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {where}{already}; results go to {out_dir}")
-        shown = SweepProgress(specs, sweep.axes, sum(run.spec.rounds for run in runs if run.finished), stop)
-        try:
-            with profiling(watch, out_dir), shown.bar:
-                observer = shown.observer()
-                run_sweep(
-                    specs, store, where, axes=sweep.axes, observer=observer, preparation=preparation, profile=watch
-                )
-        except Interrupted:
-            fail(f"stopped; everything so far is in {out_dir}, and the same command continues", code=130)
+    prepared = prepare(sweep.runs, program, active_chosen=_user_chose(sweep, "active"))
+    specs = prepared.specs
+    out_dir = program.out or default_folder(sweep.runs)
+    train(prepared, out_dir, program, axes=sweep.axes, provenance=_fitted(sweep, specs))
     curves = print_summary(out_dir, {spec.run_id for spec in specs}, out)
     if pictures:
-        names = {spec.dataset: preparation.dataset(spec).class_names for spec in specs}
+        names = {spec.dataset: prepared.preparation.dataset(spec).class_names for spec in specs}
         draw_pictures(out_dir, curves, specs, names)
+    say(f"a page to look at: fedga report {out_dir}")
     say(f"every round: fedga results {out_dir} --format csv; trained models: {out_dir / 'models'}")
 
 
@@ -141,11 +101,6 @@ def _parameter(name: str, panel: str) -> inspect.Parameter:
     )
 
 
-def _own(flag: str, text: str, metavar: str | None = None) -> Any:
-    """An option of the program itself: it changes no number, and takes one value."""
-    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel="Program")
-
-
 _PROFILE_HELP = "Print where a round's time goes, and write it to profile.json; on CUDA this slows the run a little."
 
 
@@ -168,13 +123,14 @@ def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
 @_with_settings
 def command(
     settings: dict[str, str | None],
-    config: Annotated[Path | None, _own("--config", "TOML file with the same names as the flags.")] = None,
-    data_dir: Annotated[Path | None, _own("--data-dir", "Folder with data files, else FEDGA_DATA.")] = None,
-    device: Annotated[str | None, _own("--device", "auto, cpu, cuda or cuda:1.", "NAME")] = None,
-    out_dir: Annotated[Path | None, _own("--out", "Folder for results; the same one continues.")] = None,
-    threads: Annotated[str | None, _own("--threads", "CPU threads, else all cores.", "NUMBER")] = None,
-    pictures: Annotated[bool, _own("--pictures/--no-pictures", "Draw figures at the end.")] = True,
-    profile: Annotated[bool, _own("--profile", _PROFILE_HELP)] = False,
+    config: Annotated[Path | None, own_option("--config", "TOML file with the same names as the flags.")] = None,
+    data_dir: DataDir = None,
+    device: Device = None,
+    out_dir: Annotated[Path | None, own_option("--out", "Folder for results; the same one continues.")] = None,
+    threads: Threads = None,
+    pictures: Annotated[bool, own_option("--pictures/--no-pictures", "Draw figures at the end.")] = True,
+    profile: Annotated[bool, own_option("--profile", _PROFILE_HELP)] = False,
+    track: Track = None,
 ) -> None:
     """Train and compare algorithms on one machine.
 
@@ -185,4 +141,4 @@ def command(
 
     A run that was stopped, by Ctrl-C or a crash, goes on where it was when the same command is given again.
     """
-    _run(settings, config, data_dir, device, out_dir, threads, pictures, profile)
+    _run(settings, config, Program(data_dir, device, out_dir, threads, profile, track), pictures)

@@ -14,11 +14,13 @@ from fedga.algorithms import make_algorithm
 from fedga.data import Dataset, Federation, load_dataset, make_federation
 from fedga.data.files import Progress
 from fedga.errors import FedGAError
+from fedga.experiments.records import Partition
 from fedga.experiments.spec import RunSpec
 from fedga.models import build_model
 from fedga.simulation.lanes import Lane
 
 Made = TypeVar("Made")
+CLIENTS_KEPT = 1000  # of a partition, for a report's heat map
 
 
 def choose_device(name: str) -> torch.device:
@@ -100,6 +102,19 @@ class Preparation:
     def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]:
         """Content hash of every run's data, by run id."""
         return {spec.run_id: self.dataset(spec).fingerprint for spec in specs}
+
+    def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]:
+        """Who holds which classes: of each way the data are dealt out, the lowest seed and the first clients."""
+        chosen: dict[tuple[Any, ...], RunSpec] = {}
+        for spec in sorted(specs, key=lambda spec: spec.seed):
+            chosen.setdefault((spec.dataset, spec.partition, spec.alpha, spec.clients), spec)
+        kept = []
+        for spec in chosen.values():
+            federation = self.federation(spec)
+            names, counts = federation.dataset.class_names, federation.class_counts[:CLIENTS_KEPT]
+            place = (spec.dataset, spec.partition, spec.alpha, federation.num_clients, spec.seed)
+            kept.append(Partition(*place, names, counts))
+        return kept
 
     def lane(self, spec: RunSpec) -> Lane:
         dataset = self.dataset(spec)

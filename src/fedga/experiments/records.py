@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
@@ -79,6 +80,37 @@ class ClientRound:
     def unpack(cls, run_id: str, round: int, packed: bytes) -> ClientRound:  # noqa: A002 - the field's own name
         with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
             return cls(run_id, round, dict(arrays))
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Who holds which classes: one partition that runs of the folder were trained on."""
+
+    dataset: str
+    partition: str
+    alpha: float | None
+    clients: int
+    seed: int
+    class_names: tuple[str, ...]
+    class_counts: np.ndarray  # int64 [clients, classes], of the first clients where there are very many
+
+    @property
+    def key(self) -> str:
+        """What tells it from the others of a folder."""
+        return json.dumps([self.dataset, self.partition, self.alpha, self.clients, self.seed])
+
+    def pack(self) -> bytes:
+        buffer = io.BytesIO()
+        names = np.array(self.class_names, dtype=np.str_)
+        np.savez_compressed(buffer, allow_pickle=False, class_names=names, class_counts=self.class_counts)
+        return buffer.getvalue()
+
+    @classmethod
+    def unpack(cls, key: str, packed: bytes) -> Partition:
+        with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+            names, counts = tuple(map(str, arrays["class_names"])), arrays["class_counts"]
+        dataset, partition, alpha, clients, seed = json.loads(key)
+        return cls(dataset, partition, alpha, clients, seed, names, counts)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from fedga.errors import FedGAError
 from fedga.experiments.checkpoints import find_strays, write_checkpoint
 from fedga.experiments.database import explained, open_for_reading, open_for_writing, transaction
 from fedga.experiments.owner import STALE_AFTER_S, Owner
-from fedga.experiments.records import METRICS, ClientRound, Group, RoundMetrics, Run, Summary
+from fedga.experiments.records import METRICS, ClientRound, Group, Partition, RoundMetrics, Run, Summary
 from fedga.experiments.register import register_runs
 from fedga.experiments.results import ResultTable, read_runs, read_summaries, result_table, write_table
 from fedga.experiments.spec import RunSpec
 
-__all__ = ["ClientRound", "Group", "ResultTable", "RoundMetrics", "Run", "Store", "Summary"]
+__all__ = ["ClientRound", "Group", "Partition", "ResultTable", "RoundMetrics", "Run", "Store", "Summary"]
 
 
 class Store:
@@ -317,6 +317,24 @@ class Store:
         query = "SELECT 1 FROM groups WHERE checkpoint = ?"
         if self._connection.execute(query, (path.name,)).fetchone() is None:
             path.unlink(missing_ok=True)
+
+    # Partitions
+
+    def keep_partitions(self, partitions: Sequence[Partition]) -> None:
+        """Remember who held which classes, so that a report can show it where the data are not."""
+        with self._writing() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS partitions (key TEXT PRIMARY KEY, arrays BLOB NOT NULL)")
+            packed = [(partition.key, partition.pack()) for partition in partitions]
+            connection.executemany("INSERT OR REPLACE INTO partitions VALUES (?, ?)", packed)
+
+    def partitions(self) -> list[Partition]:
+        """What `keep_partitions` was told; nothing in a folder of an earlier version."""
+        with self._reading() as connection:
+            known = "SELECT 1 FROM sqlite_master WHERE name = 'partitions'"
+            if connection.execute(known).fetchone() is None:
+                return []
+            rows = connection.execute("SELECT key, arrays FROM partitions ORDER BY rowid")
+            return [Partition.unpack(key, packed) for key, packed in rows]
 
     # Results
 

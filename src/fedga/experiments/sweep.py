@@ -77,6 +77,7 @@ def run_sweep(
         fingerprints = preparation.fingerprints(specs)
     with profile.span(STORE):
         runs = store.register(specs, fingerprints, axes)
+        store.keep_partitions(preparation.partitions(specs))
     by_id = {run.run_id: run.spec for run in runs}
     with profile.span(DATA):
         stacked = _stack([run.spec for run in runs if not run.finished], preparation, device)

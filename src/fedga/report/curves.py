@@ -27,6 +27,7 @@ class Curve:
     rounds: np.ndarray  # int64 [evaluated rounds], ascending
     values: Mapping[str, np.ndarray]  # metric -> float64 [evaluated rounds]
     status: str = "done"  # pending, running, done or diverged
+    run_id: str = ""
 
     @property
     def diverged(self) -> bool:
@@ -101,5 +102,5 @@ def read_curves(folder: str | os.PathLike[str], run_ids: Collection[str] | None 
             table = np.array(cells, dtype=np.float64).reshape(len(cells), 1 + len(METRICS))
             values = {name: table[:, at] for at, name in enumerate(METRICS, 1) if not np.isnan(table[:, at]).all()}
             settings = {name: getattr(run.spec, name) for name in names}
-            curves.append(Curve(settings, run.spec.seed, table[:, 0].astype(np.int64), values, run.status))
+            curves.append(Curve(settings, run.spec.seed, table[:, 0].astype(np.int64), values, run.status, run.run_id))
     return curves

@@ -1,0 +1,122 @@
+"""`fedga paper`: the paper's tables and figures, from one command each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from fedga.cli.console import out, say
+from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
+from fedga.errors import FedGAError, unknown_name
+from fedga.experiments.grid import parse_list
+from fedga.experiments.paper import EXPERIMENTS, SCALES, Experiment, Scope, all_runs, experiments_in, remember
+from fedga.experiments.spec import SETTINGS, RunSpec
+from fedga.report.terminal import Column, make_table
+
+MOMENTS = ("last", "80", "mean")  # where on its curve a run is read
+
+
+def _listed(flag: str, text: str) -> Any:
+    return typer.Option(flag, help=text, metavar="LIST", show_default=False, rich_help_panel="How much of it")
+
+
+def paper(
+    name: Annotated[
+        str | None, typer.Argument(help="An experiment, or all; none lists them.", show_default=False)
+    ] = None,
+    scale: Annotated[
+        str, typer.Option("--scale", help="full: as published; quick: minutes on a laptop, embedded data.")
+    ] = "full",
+    datasets: Annotated[str | None, _listed("--datasets", "data sets, else the experiment's own")] = None,
+    alphas: Annotated[str | None, _listed("--alphas", "Dirichlet concentrations, else the experiment's own")] = None,
+    seeds: Annotated[str | None, _listed("--seeds", "seeds, else 0-4")] = None,
+    algorithms: Annotated[str | None, _listed("--algorithms", "algorithms, else the experiment's own")] = None,
+    at: Annotated[
+        str, typer.Option("--at", help="Which moment the printed table shows: last round, 80 % of the rounds, mean.")
+    ] = "last",
+    data_dir: DataDir = None,
+    device: Device = None,
+    out_dir: Annotated[
+        Path | None, own_option("--out", "Folder for results, else paper-full or paper-quick; the same one continues.")
+    ] = None,
+    threads: Threads = None,
+    track: Track = None,
+    report: Annotated[
+        bool, own_option("--report/--no-report", "Write tables, figures and the page at the end.")
+    ] = True,
+) -> None:
+    """Every table and figure of the FedGA paper, beside what it printed.
+
+    Without a name, the list. With one, its runs are trained (those that are in the folder already are not), its table
+    or figure is written as Markdown, LaTeX, CSV, SVG, PDF and PNG, and a page with everything so far:
+
+        fedga paper all --scale quick
+
+        fedga paper table-main --datasets mnist,cifar10 --seeds 0-2
+    """
+    if name is None:
+        _print_list()
+        return
+    if at not in MOMENTS:
+        raise unknown_name("moment of --at", at, MOMENTS)
+    scope = Scope(
+        scale,
+        _values("dataset", "--datasets", datasets),
+        _values("alpha", "--alphas", alphas),
+        _values("seed", "--seeds", seeds),
+        _values("algorithm", "--algorithms", algorithms),
+    )
+    experiments = experiments_in(name, scope)
+    program = Program(data_dir, device, out_dir, threads, track=track)
+    folder = program.out or Path(f"paper-{scale}")
+    runs = all_runs(experiments, scope)
+    _refuse_missing(runs, data_dir)
+    if runs:
+        # Several settings of one algorithm share the folder by design: each run is told apart by all of them.
+        train(prepare(runs, program), folder, program, axes=tuple(SETTINGS))
+    remember(folder, experiments, scope)
+    if report:
+        _write(folder, experiments, at)
+
+
+def _values(setting: str, flag: str, text: str | None) -> tuple[Any, ...]:
+    if text is None:
+        return ()
+    values = parse_list(setting, text)
+    if None in values:
+        raise FedGAError(f"{flag} {text!r} has an empty entry: separate values by single commas")
+    return tuple(dict.fromkeys(values))
+
+
+def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None) -> None:
+    """All data sets that are not here in one sentence, not one after the other."""
+    from fedga.data.catalog import find_source
+    from fedga.data.sources import is_here
+
+    names = list(dict.fromkeys(spec.dataset for spec in runs))
+    missing = [name for name in names if find_source(name) is not None and not is_here(name, data_dir)]
+    if not missing:
+        return
+    rest = ",".join(name for name in names if name not in missing)
+    instead = f", leave them out with --datasets {rest}" if rest else ""
+    raise FedGAError(
+        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine: fetch with "
+        f"`fedga data get {missing[0]}`, say where the files are with --data-dir{instead}, or try --scale quick"
+    )
+
+
+def _print_list() -> None:
+    columns = [
+        Column(heading, [Text(getattr(each, field)) for each in EXPERIMENTS.values()])
+        for heading, field in (("name", "name"), ("in the paper", "where"), ("shows", "shows"))
+    ]
+    caption = f"fedga paper NAME [--scale {'|'.join(SCALES)}]; fedga paper all runs the lot, each run once."
+    out.print(make_table(columns, title="Experiments", caption=caption, width=out.width))
+
+
+def _write(folder: Path, experiments: Sequence[Experiment], at: str) -> None:
+    """The files of these experiments, their tables on the terminal, and the page of the whole folder."""

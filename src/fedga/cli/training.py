@@ -1,0 +1,129 @@
+"""Training from the command line, the same for `fedga run`, `fedga paper` and `fedga tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedga.cli.console import err, fail, say
+from fedga.experiments.grid import Provenance
+from fedga.experiments.kinds import Number
+from fedga.experiments.spec import RunSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedga.experiments.prepare import Preparation
+    from fedga.simulation.profile import Profile
+
+
+def own_option(flag: str, text: str, metavar: str | None = None) -> Any:
+    """An option of the program itself: it changes no number, and takes one value."""
+    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel="Program")
+
+
+DataDir = Annotated[Path | None, own_option("--data-dir", "Folder with data files, else FEDGA_DATA.")]
+Device = Annotated[str | None, own_option("--device", "auto, cpu, cuda or cuda:1.", "NAME")]
+Threads = Annotated[str | None, own_option("--threads", "CPU threads, else all cores.", "NUMBER")]
+Track = Annotated[str | None, own_option("--track", "Log every round to wandb, mlflow or tensorboard.", "LIST")]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Options that change no number of any run."""
+
+    data_dir: Path | None = None
+    device: str | None = None
+    out: Path | None = None
+    threads: str | None = None
+    profile: bool = False
+    track: str | None = None
+
+    def completed(self, written: Mapping[str, str]) -> Program:
+        """With what a TOML file says where no flag does."""
+        paths = {name: Path(written[name]).expanduser() for name in ("data_dir", "out") if name in written}
+        return replace(
+            self,
+            data_dir=self.data_dir or paths.get("data_dir"),
+            out=self.out or paths.get("out"),
+            device=self.device or written.get("device"),
+            threads=self.threads or written.get("threads"),
+        )
+
+    @property
+    def trackers(self) -> list[str]:
+        return [name.strip() for name in (self.track or "").split(",") if name.strip()]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Runs whose names, data and networks have been checked, and where they are to train."""
+
+    specs: Sequence[RunSpec]
+    preparation: Preparation
+    device: torch.device
+    watch: Profile
+
+
+def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = True) -> Prepared:
+    """Load and deal out the data of these runs; ``active_chosen``: whether a user gave the number of active clients."""
+    cores = None if program.threads is None else Number(whole=True, least=1).parse("--threads", program.threads)
+
+    import torch
+
+    from fedga.cli.progress import decoding
+    from fedga.experiments.prepare import Preparation, choose_device
+    from fedga.simulation.profile import DATA, NO_PROFILE, Stopwatch
+
+    device = choose_device(program.device or "auto")
+    watch = Stopwatch(device) if program.profile else NO_PROFILE
+    with watch.span(DATA):
+        with decoding() as progress:
+            preparation = Preparation(runs, program.data_dir, progress)
+        specs = preparation.fit_active(runs, chosen=active_chosen)
+    if cores is not None:
+        torch.set_num_threads(int(cores))
+    return Prepared(specs, preparation, device, watch)
+
+
+def train(
+    prepared: Prepared,
+    folder: Path,
+    program: Program,
+    *,
+    axes: Sequence[str],
+    provenance: Sequence[Provenance] = (),
+) -> None:
+    """Train what the folder does not have yet, with a bar; Ctrl-C ends the program after the round it is in."""
+    from fedga.cli.profile import profiling
+    from fedga.cli.progress import StopRequest, SweepProgress
+    from fedga.experiments.store import Store
+    from fedga.experiments.sweep import Interrupted, run_sweep
+    from fedga.report.tables import settings_table
+
+    specs, preparation, watch = prepared.specs, prepared.preparation, prepared.watch
+    with Store(folder) as store, StopRequest().listening() as stop:
+        runs = store.register(specs, preparation.fingerprints(specs), axes)  # refuses before anything is said
+        if provenance:
+            err.print(settings_table(provenance, width=err.width))
+        finished = sum(run.finished for run in runs)
+        already = f", {finished} of them finished already" if finished else ""
+        say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {prepared.device}{already}; results go to {folder}")
+        shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in runs if run.finished), stop)
+        try:
+            with profiling(watch, folder), shown.bar:
+                run_sweep(
+                    specs,
+                    store,
+                    prepared.device,
+                    axes=axes,
+                    observer=shown.observer(),
+                    preparation=preparation,
+                    profile=watch,
+                )
+        except Interrupted:
+            fail(f"stopped; everything so far is in {folder}, and the same command continues", code=130)

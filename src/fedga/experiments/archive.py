@@ -1,0 +1,112 @@
+"""A small copy of a results folder, to commit or to send: Parquet files that pandas and DuckDB read as they are.
+
+Numbers are rounded to five decimals and class-wise looks at clients are kept of one seed, at the end of each run;
+trained models and checkpoints stay behind. A report of an archive says the same as one of its folder, up to that.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedga.errors import FedGAError, needs_extra
+from fedga.experiments.database import FILE_NAME, IDENTITY, explained, open_for_reading, open_for_writing, transaction
+from fedga.experiments.paper import FILE_NAME as PAPER
+from fedga.experiments.records import METRICS
+
+DECIMALS = 5
+_RUNS = ("key", "run_id", *IDENTITY, "spec", "fingerprint", "status", "rounds_done", "note")
+_TABLES: dict[str, tuple[str, ...]] = {
+    "runs": _RUNS,
+    "metrics": ("run", "round", *METRICS),
+    "client_rounds": ("run", "round", "arrays"),
+    "partitions": ("key", "arrays"),
+}
+# The looks at clients that a report draws: of the lowest seed of a setting, in the last round that has one.
+_LOOKS = f"""
+SELECT run, max(round) AS round, arrays FROM client_rounds WHERE run IN (
+    SELECT key FROM (SELECT key, min(seed) FROM runs GROUP BY {", ".join(name for name in IDENTITY if name != "seed")})
+) GROUP BY run ORDER BY run
+"""
+
+
+def write_archive(folder: Path, target: Path) -> list[Path]:
+    """The results of ``folder`` as Parquet files in ``target``; returns the files."""
+    parquet = _parquet()
+    written = []
+    with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
+        connection.execute("BEGIN")
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        target.mkdir(parents=True, exist_ok=True)
+        for table in _TABLES:
+            if table in there:
+                content = _read(connection, table)
+                path = target / f"{table}.parquet"
+                parquet.write_table(content, path, compression="zstd", compression_level=19, use_dictionary=True)
+                written.append(path)
+    if (folder / PAPER).exists():
+        written.append(Path(shutil.copy(folder / PAPER, target / PAPER)))
+    return written
+
+
+def _read(connection: sqlite3.Connection, table: str) -> Any:
+    import pyarrow as pa
+
+    names = _TABLES[table]
+    cells = [f"round({name}, {DECIMALS})" if name in METRICS else name for name in names]
+    order = "run, round" if table == "metrics" else "rowid"
+    query = _LOOKS if table == "client_rounds" else f"SELECT {', '.join(cells)} FROM {table} ORDER BY {order}"
+    columns = list(zip(*connection.execute(query), strict=True)) or [()] * len(names)
+    found = {name: pa.array(column) for name, column in zip(names, columns, strict=True)}
+    return pa.table({name: column for name, column in found.items() if column.null_count < len(column)})
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Path]:
+    """A results folder to read: the folder itself, or what its archive restores to for as long as it is needed."""
+    if (folder / FILE_NAME).exists() or not (folder / "runs.parquet").exists():
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="fedga-") as place:
+        restore(folder, Path(place))
+        yield Path(place)
+
+
+def restore(archive: Path, folder: Path) -> None:
+    """Make a results folder of an archive; runs that were not finished are finished as they were."""
+    parquet = _parquet()
+    with closing(open_for_writing(folder)) as connection, transaction(connection):
+        connection.execute("CREATE TABLE IF NOT EXISTS partitions (key TEXT PRIMARY KEY, arrays BLOB NOT NULL)")
+        for table in _TABLES:
+            path = archive / f"{table}.parquet"
+            if path.exists():
+                _insert(connection, table, _load(parquet, path))
+    if (archive / PAPER).exists():
+        shutil.copy(archive / PAPER, folder / PAPER)
+
+
+def _load(parquet: Any, path: Path) -> Any:
+    try:
+        return parquet.read_table(path)
+    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        raise FedGAError(f"{path} is damaged or is not an archive's file ({error}): bring a whole copy") from None
+
+
+def _insert(connection: sqlite3.Connection, table: str, content: Any) -> None:
+    names = [name for name in content.column_names if name in _TABLES[table]]
+    rows = zip(*(content.column(name).to_pylist() for name in names), strict=True)
+    places = ", ".join("?" * len(names))
+    connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", rows)
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise needs_extra("pyarrow", "data", "reading and writing archives of results") from None
+    return parquet

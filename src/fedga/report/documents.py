@@ -1,0 +1,58 @@
+"""What a report is made of, whoever shows it: tables and figures as values, grouped in sections with words.
+
+A terminal, a page, LaTeX, Markdown and CSV all show the same `Table`; a page and the three picture formats the same
+`Picture`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Cell:
+    """``text`` is what a reader sees, ``value`` what sorts, filters and goes into CSV."""
+
+    text: str
+    value: float | str | None = None
+    bold: bool = False
+    note: str = ""  # said of this cell alone, where a reader can ask for it: "1 of 5 runs never left chance"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings. ``name`` is the file name without an ending; ``breaks`` are rows after which a rule stands."""
+
+    name: str
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+    breaks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that is drawn when somebody wants it; ``alt`` says in words what it shows."""
+
+    name: str
+    title: str
+    draw: Callable[[], Figure]
+    caption: str = ""
+    alt: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment in a report: what came out in words, then its tables and pictures."""
+
+    name: str
+    title: str
+    words: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()

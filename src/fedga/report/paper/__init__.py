@@ -1,0 +1,1 @@
+"""The paper's tables and figures, made from a results folder and set beside what the paper printed."""
