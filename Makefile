@@ -5,18 +5,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check browser format bench clean
 
 demo: $(READY)  ## FedAvg against FedGA on digits that ship with scikit-learn: a table, and pictures in demo/
 	$(BIN)/fedga run --out demo
 
-test: check  ## everything CI runs
+test: check browser  ## everything CI runs
 	$(BIN)/python -m pytest
 
 check: $(READY)  ## lint, formatting, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The report page is tried in a real browser. Without one, and without the right to install it, those tests are skipped.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
+	then apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; \
+	else echo "no Chromium here: the tests of the report page in a browser will be skipped"; fi
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

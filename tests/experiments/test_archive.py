@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedga.errors import FedGAError
-from fedga.experiments.archive import DECIMALS, opened, restore, write_archive
+from fedga.experiments.archive import DIGITS, opened, restore, write_archive
 from fedga.experiments.paper import EXPERIMENTS, Scope, asked, remember
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
@@ -47,7 +47,7 @@ def test_a_restored_archive_has_the_same_rows_rounded(folder: Path, tmp_path: Pa
     for old, new in zip(before, after, strict=True):
         for one, other in zip(old, new, strict=True):
             if isinstance(one, float) and np.isfinite(one):
-                assert other == pytest.approx(one, abs=0.51 * 10**-DECIMALS)
+                assert other == float(f"{one:.{DIGITS}g}")
             else:
                 assert other == one
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedga.cli.console import out, say
 from fedga.errors import FedGAError, unknown_name
+from fedga.experiments.archive import opened
 from fedga.experiments.kinds import Number
 from fedga.experiments.store import Store
 from fedga.report.terminal import Column, make_table
@@ -33,13 +34,29 @@ def results(
             raise FedGAError(f"--summary is a table: leave out --format {format}, or leave out --summary")
         from fedga.cli.summary import print_summary
 
-        print_summary(folder, None, out)
+        with opened(folder) as here:
+            print_summary(here, None, out)
         return
-    with Store(folder) as store:
+    with opened(folder) as here, Store(here) as store:
         if format != "table":
             store.write_results(sys.stdout, format)
             return
         _print_rows(store)
+
+
+def archive(
+    folder: Annotated[Path, typer.Argument(help="A folder that `fedga run` or `fedga paper` wrote.")],
+    target: Annotated[Path, typer.Argument(help="Where the small copy goes.")],
+) -> None:
+    """Make a small copy of a results folder, to commit or to send: Parquet files, without models and checkpoints.
+
+    `fedga report` and `fedga results` read it like the folder itself; numbers are rounded to four significant digits.
+    """
+    from fedga.experiments.archive import write_archive
+
+    files = write_archive(folder, target)
+    size = sum(path.stat().st_size for path in files)
+    say(f"{len(files)} files, {size / 1e6:.1f} MB: {target}; look at it with fedga report {target}")
 
 
 def _print_rows(store: Store) -> None:

@@ -13,6 +13,7 @@ from fedga.cli.console import err, fail, say
 from fedga.experiments.grid import Provenance
 from fedga.experiments.kinds import Number
 from fedga.experiments.spec import RunSpec
+from fedga.tracking import parse_services, tracking
 
 if TYPE_CHECKING:
     import torch
@@ -52,11 +53,12 @@ class Program:
             out=self.out or paths.get("out"),
             device=self.device or written.get("device"),
             threads=self.threads or written.get("threads"),
+            track=self.track or written.get("track"),
         )
 
     @property
-    def trackers(self) -> list[str]:
-        return [name.strip() for name in (self.track or "").split(",") if name.strip()]
+    def trackers(self) -> tuple[str, ...]:
+        return parse_services(self.track) if self.track else ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Prepared:
 def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = True) -> Prepared:
     """Load and deal out the data of these runs; ``active_chosen``: whether a user gave the number of active clients."""
     cores = None if program.threads is None else Number(whole=True, least=1).parse("--threads", program.threads)
+    _ = program.trackers  # a service that is unknown or not installed is refused before anything is loaded
 
     import torch
 
@@ -115,7 +118,7 @@ def train(
         say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {prepared.device}{already}; results go to {folder}")
         shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in runs if run.finished), stop)
         try:
-            with profiling(watch, folder), shown.bar:
+            with tracking(program.trackers, folder, say), profiling(watch, folder), shown.bar:
                 run_sweep(
                     specs,
                     store,

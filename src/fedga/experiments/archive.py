@@ -1,6 +1,6 @@
 """A small copy of a results folder, to commit or to send: Parquet files that pandas and DuckDB read as they are.
 
-Numbers are rounded to five decimals and class-wise looks at clients are kept of one seed, at the end of each run;
+Numbers are rounded to four significant digits, and of class-wise looks at clients one is kept: of one seed, at its end;
 trained models and checkpoints stay behind. A report of an archive says the same as one of its folder, up to that.
 """
 
@@ -19,7 +19,7 @@ from fedga.experiments.database import FILE_NAME, IDENTITY, explained, open_for_
 from fedga.experiments.paper import FILE_NAME as PAPER
 from fedga.experiments.records import METRICS
 
-DECIMALS = 5
+DIGITS = 4
 _RUNS = ("key", "run_id", *IDENTITY, "spec", "fingerprint", "status", "rounds_done", "note")
 _TABLES: dict[str, tuple[str, ...]] = {
     "runs": _RUNS,
@@ -58,12 +58,18 @@ def _read(connection: sqlite3.Connection, table: str) -> Any:
     import pyarrow as pa
 
     names = _TABLES[table]
-    cells = [f"round({name}, {DECIMALS})" if name in METRICS else name for name in names]
+    connection.create_function("rounded", 1, _rounded, deterministic=True)
+    cells = [f"rounded({name})" if name in METRICS else name for name in names]
     order = "run, round" if table == "metrics" else "rowid"
     query = _LOOKS if table == "client_rounds" else f"SELECT {', '.join(cells)} FROM {table} ORDER BY {order}"
     columns = list(zip(*connection.execute(query), strict=True)) or [()] * len(names)
-    found = {name: pa.array(column) for name, column in zip(names, columns, strict=True)}
+    kinds = {name: pa.float32() for name in METRICS}
+    found = {name: pa.array(column, kinds.get(name)) for name, column in zip(names, columns, strict=True)}
     return pa.table({name: column for name, column in found.items() if column.null_count < len(column)})
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
 @contextmanager
@@ -99,7 +105,10 @@ def _load(parquet: Any, path: Path) -> Any:
 
 def _insert(connection: sqlite3.Connection, table: str, content: Any) -> None:
     names = [name for name in content.column_names if name in _TABLES[table]]
-    rows = zip(*(content.column(name).to_pylist() for name in names), strict=True)
+    columns = (content.column(name).to_pylist() for name in names)
+    rows = zip(
+        *(map(_rounded, of) if at in METRICS else of for at, of in zip(names, columns, strict=True)), strict=True
+    )
     places = ", ".join("?" * len(names))
     connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", rows)
 

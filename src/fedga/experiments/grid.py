@@ -28,6 +28,7 @@ PROGRAM_KEYS = (
     "device",
     "out",
     "threads",
+    "track",
 )  # a file may hold these too; they change no number, so no spec has them
 _LONGEST_RANGE = 10_000
 

@@ -24,6 +24,7 @@ DATASETS = ("mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet")
 ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0)
 ALGORITHMS = ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga")
 COLUMNS = (*ALGORITHMS, "fedga-batch")  # the authors' program counts classes per batch: a column of its own
+READINGS = ("fedavg", "fedga", "fedga-batch", *(f"fedga:variant={name}" for name in ("aligned", "clamped", "through")))
 SEEDS = (0, 1, 2, 3, 4)
 LEARNING_RATES = (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
 SCALES = ("quick", "full")
@@ -247,6 +248,15 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "grid search of the learning rate on FedAvg, as `fedga tune` does it",
             parts=tuple(Part(settings={"lr": rate}, algorithms=("fedavg",)) for rate in LEARNING_RATES),
             seeds=(0,),
+        ),
+        Experiment(
+            "readings",
+            "Eq. (10), and the momentum of the text",
+            "what other readings of the paper's equations and text come to",
+            parts=(Part(algorithms=READINGS), Part(settings={"momentum": 0.9}, algorithms=("fedavg", "fedga"))),
+            datasets=("mnist",),
+            alphas=(0.05, 0.5),
+            algorithms=("fedavg", "fedga"),
         ),
         Experiment(
             "strong",

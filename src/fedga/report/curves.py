@@ -90,17 +90,23 @@ def curves_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
     return curves
 
 
-def read_curves(folder: str | os.PathLike[str], run_ids: Collection[str] | None = None) -> list[Curve]:
-    """All runs of a results folder, those without a result too; only ``run_ids`` where given."""
+def read_curves(
+    folder: str | os.PathLike[str], run_ids: Collection[str] | None = None, settings: Collection[str] = ()
+) -> list[Curve]:
+    """All runs of a results folder, those without a result too; only ``run_ids`` where given.
+
+    ``settings``: fields that each curve tells besides those that the runs need to be told apart.
+    """
     query = f"SELECT round, {', '.join(METRICS)} FROM metrics WHERE run = ? ORDER BY round"
     with explained(Path(folder), reading=True), closing(open_for_reading(Path(folder))) as connection:
         runs = [run for run in read_runs(connection) if run_ids is None or run.run_id in run_ids]
-        names = tuple(name for name in IDENTITY if name != "seed") + telling_fields(runs)
+        named = (*(name for name in IDENTITY if name != "seed"), *telling_fields(runs), *settings)
+        names = tuple(dict.fromkeys(named))
         curves = []
         for run in runs:
             cells = connection.execute(query, (run.key,)).fetchall()
             table = np.array(cells, dtype=np.float64).reshape(len(cells), 1 + len(METRICS))
             values = {name: table[:, at] for at, name in enumerate(METRICS, 1) if not np.isnan(table[:, at]).all()}
-            settings = {name: getattr(run.spec, name) for name in names}
-            curves.append(Curve(settings, run.spec.seed, table[:, 0].astype(np.int64), values, run.status, run.run_id))
+            told = {name: getattr(run.spec, name) for name in names}
+            curves.append(Curve(told, run.spec.seed, table[:, 0].astype(np.int64), values, run.status, run.run_id))
     return curves

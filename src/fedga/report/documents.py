@@ -26,7 +26,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings. ``name`` is the file name without an ending; ``breaks`` are rows after which a rule stands."""
+    """Rows under headings. ``name`` is its file's, without an ending; ``breaks`` are rows after which a rule stands."""
 
     name: str
     title: str

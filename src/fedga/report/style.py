@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,11 @@ _OTHERS = ("#882255", "#44aa99", "#332288", "#aa4499", "#661100", "#7f7f7f")  # 
 _OTHER_MARKERS = ("<", ">", "p", "h", "d", "8")
 _PRESET_LINES = {"strong": (0, (4.5, 1.6))}
 _AVERAGED_LINE = (0, (1.1, 1.1))
+_ANONYMOUS = {  # what matplotlib would write of itself and of the time, which changes without the picture
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 _RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "font.size": FONT,
@@ -69,6 +74,7 @@ _RC: dict[Any, Any] = {
     "savefig.facecolor": "white",
     "svg.fonttype": "path",
     "svg.hashsalt": "fedga",  # otherwise ids in the file are random
+    "pdf.fonttype": 42,  # TrueType: publishers refuse matplotlib's own Type 3
 }
 
 
@@ -160,19 +166,21 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> list[Path]:
-    """Write ``path`` + ``.png`` and ``.svg``, each whole or not at all; the same figure is the same bytes."""
-    return [_write(figure, Path(f"{os.fspath(path)}.{kind}"), kind) for kind in ("png", "svg")]
+def save(figure: Figure, path: str | os.PathLike[str], kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Write ``path`` + ``.png`` and so on, each whole or not at all; the same figure is the same bytes.
+
+    ``kinds`` are of ``png``, ``svg`` and ``pdf``.
+    """
+    return [_write(figure, Path(f"{os.fspath(path)}.{kind}"), kind) for kind in kinds]
 
 
 def _write(figure: Figure, path: Path, kind: str) -> Path:
     partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    anonymous = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[kind]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with drawing():
-                figure.savefig(partial, format=kind, dpi=DPI, metadata=anonymous)
+                figure.savefig(partial, format=kind, dpi=DPI, metadata=_ANONYMOUS[kind])
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)

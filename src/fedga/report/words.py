@@ -34,3 +34,11 @@ def diverged_text(panels: Sequence[Panel]) -> str:
         if series.diverged
     ]
     return f" ×: runs that diverged, left out of the mean ({'; '.join(found)})." if found else ""
+
+
+def listed(names: Sequence[str]) -> str:
+    """
+    >>> listed(["FedAvg", "FedNTD", "FedGA"])
+    'FedAvg, FedNTD and FedGA'
+    """
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -1,0 +1,152 @@
+"""Our scores beside the paper's: how far each lies from what is printed, as a table and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedga.report.curves import Curve, mean
+from fedga.report.documents import Cell, Table
+from fedga.report.paper.comparison import TABLES, Agreement, Comparison, compare, printed_heading, printed_prefix
+from fedga.report.paper.printed import dataset_name, stand_in_text
+from fedga.report.paper.ranking import rankings
+from fedga.report.paper.scores import (
+    METRICS,
+    NOTHING,
+    Reading,
+    capitalised,
+    dataset_breaks,
+    place_cells,
+    score_text,
+    table_name,
+)
+from fedga.report.style import display_name
+from fedga.report.summary import number_text
+from fedga.report.words import listed
+
+_LITERATURE = ("fedrl", "climb", "fedntd")  # built here as their own papers define them
+
+
+def agreement_table(
+    curves: Sequence[Curve],
+    which: str = "at_80",
+    *,
+    metric: str = "accuracy",
+    at: str = "80",
+    model: str = "last",
+    algorithms: Sequence[str] | None = None,
+    name: str = "",
+    title: str = "",
+) -> Table:
+    """A row per data set, α and algorithm: ours, theirs, how far apart, and whether that is within what seeds do."""
+    cells = compare(curves, which, metric=metric, at=at, model=model, algorithms=algorithms).cells
+    heading = printed_heading(cells)
+    return Table(
+        name or table_name("agreement", which, metric, at, model),
+        title or f"{capitalised(METRICS[metric])} here and in {TABLES[which]}",
+        ("data set", "α", "algorithm", "here", heading, "difference", "in deviations", "within"),
+        tuple(_row(cell, heading) for cell in cells),
+        _caption(cells, which, Reading(metric, at, model)),
+        dataset_breaks([cell.panel for cell in cells]),
+    )
+
+
+def _row(cell: Comparison, heading: str) -> tuple[Cell, ...]:
+    text = score_text(cell.printed.mean, cell.printed.deviation)
+    return (
+        *place_cells(cell.panel),
+        Cell(cell.series.label, cell.series.algorithm),
+        cell.ours.cell(),
+        Cell(printed_prefix(cell, heading) + text, cell.printed.mean),
+        _signed(cell.difference, 3),
+        _signed(cell.deviations, 1),
+        Cell("yes" if cell.within else "no", str(cell.within).lower()) if cell.comparable else Cell(NOTHING),
+    )
+
+
+def _signed(value: float, decimals: int) -> Cell:
+    if math.isnan(value):
+        return Cell(NOTHING)
+    text = f"{value:+.{decimals}f}"
+    return Cell(text[1:] if float(text) == 0 else text.replace("-", "−"), value)
+
+
+def _caption(cells: Sequence[Comparison], which: str, reading: Reading) -> str:
+    datasets = {cell.printed.dataset for cell in cells if not cell.stands_in}
+    algorithms = {cell.series.algorithm for cell in cells}
+    said = [
+        f"Here: {reading.words}.",
+        "Within: no farther than 0.01 or two pooled deviations, a pooled one being the root mean square of the two."
+        if any(cell.comparable for cell in cells)
+        else "",
+        "With one seed there is no deviation here, and 0.01 decides."
+        if any(cell.comparable and math.isnan(cell.pooled) for cell in cells)
+        else "",
+        "The MNIST rows of the paper's main table fit the mean over the rounds, not the end of training."
+        if which == "main" and "mnist" in datasets
+        else "",
+        "CIFAR-10 and SVHN are printed alike in both of the paper's tables and fit 80 % of the rounds."
+        if which == "main" and datasets & {"cifar10", "svhn"}
+        else "",
+        _literature_text([name for name in _LITERATURE if name in algorithms]),
+        "FedGA (batch) counts classes per batch as the paper's program does: it stands beside the printed FedGA."
+        if "fedga-batch" in algorithms
+        else "",
+        stand_in_text(cell.panel.dataset for cell in cells),
+    ]
+    return " ".join(part for part in said if part)
+
+
+def _literature_text(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    follows, its = ("follows its own paper", "column") if len(names) == 1 else ("follow their own papers", "columns")
+    return (
+        f"{listed([display_name(name) for name in names])} {follows} here, which the program behind the printed {its}"
+        " did not in every detail: the two stand side by side and may differ."
+    )
+
+
+def agreement_words(
+    curves: Sequence[Curve],
+    which: str = "at_80",
+    *,
+    metric: str = "accuracy",
+    at: str = "80",
+    model: str = "last",
+    algorithms: Sequence[str] | None = None,
+) -> tuple[str, ...]:
+    """What came out of the comparison, in sentences."""
+    agreement = compare(curves, which, metric=metric, at=at, model=model, algorithms=algorithms)
+    said = [_share_text(agreement), _farthest_text(agreement), _winners_text(agreement)]
+    return tuple(part for part in (*said, stand_in_text(agreement.by_dataset)) if part)
+
+
+def _share_text(agreement: Agreement) -> str:
+    if not agreement.compared:
+        return ""
+    names = [display_name(name) for name, of in agreement.by_algorithm.items() if of.compared]
+    counted = f"{agreement.within} ({100 * agreement.share:.0f} %) lie within two pooled deviations or 0.01"
+    return f"Of {agreement.compared} printed cells of {listed(names)} {counted}."
+
+
+def _farthest_text(agreement: Agreement) -> str:
+    beyond = [cell for cell in agreement.cells if cell.comparable and not cell.within]
+    if not beyond:
+        return ""
+    far = max(beyond, key=lambda cell: abs(cell.difference))
+    where = dataset_name(far.panel.dataset) + ("" if far.panel.alpha is None else f" with α = {far.panel.alpha:g}")
+    numbers = f"{number_text(far.ours.mean)} here, {number_text(far.printed.mean)} printed"
+    return f"The farthest from print is {far.series.label} on {where}: {numbers}."
+
+
+def _winners_text(agreement: Agreement) -> str:
+    ranked = rankings(agreement)
+    if not ranked:
+        return ""
+    same = sum(ranking.same_winner for ranking in ranked)
+    said = f"In {same} of {len(ranked)} settings (data set and α) the best algorithm here is the best in print too"
+    tau = mean(np.array([ranking.tau for ranking in ranked]))
+    return said + ("." if math.isnan(tau) else f"; Kendall's τ is {number_text(tau, significant=True)} on average.")

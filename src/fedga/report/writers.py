@@ -1,0 +1,272 @@
+"""Tables and pictures as files: Markdown, LaTeX and CSV; PNG, SVG and PDF. And a table for the terminal.
+
+What is said of a single cell stands below the table, under a letter that the cell carries. CSV holds the values alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import secrets
+import string
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.text import Text
+
+from fedga.errors import FedGAError
+from fedga.report.documents import Cell, Picture, Section, Table
+from fedga.report.style import save
+from fedga.report.terminal import Column, TitledTable, make_table
+
+PICTURE_KINDS = ("png", "svg", "pdf")
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$&])")  # what would end a cell, or be read as anything but itself
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "%": r"\%",
+    "#": r"\#",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": "$<$",  # in TeX's oldest fonts these three are other characters
+    ">": "$>$",
+    "|": "$|$",
+    "[": "{[}",  # at the beginning of a row this and the star would belong to the line break before
+    "*": "{*}",
+    '"': "''",
+    "“": "``",
+    "”": "''",
+    "‘": "`",
+    "’": "'",
+    "–": "--",
+    "—": "---",
+    "…": r"\ldots{}",
+    "\u00a0": "~",
+    "\n": " ",
+    "−": "$-$",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "÷": r"$\div$",
+    "·": r"$\cdot$",
+    "≈": r"$\approx$",
+    "≠": r"$\neq$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≪": r"$\ll$",
+    "≫": r"$\gg$",
+    "∞": r"$\infty$",
+    "→": r"$\rightarrow$",
+    "√": r"$\surd$",
+    "✓": r"$\surd$",
+    "✗": r"$\times$",
+    "∑": r"$\sum$",
+    "Σ": r"$\Sigma$",
+    "Δ": r"$\Delta$",
+    "²": "$^2$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "γ": r"$\gamma$",
+    "ε": r"$\varepsilon$",
+    "η": r"$\eta$",
+    "λ": r"$\lambda$",
+    "μ": r"$\mu$",
+    "µ": r"$\mu$",
+    "ρ": r"$\rho$",
+    "σ": r"$\sigma$",
+    "τ": r"$\tau$",
+}
+
+
+def markdown(table: Table) -> str:
+    """A table as GitHub reads it: title, pipes, caption; bold between stars.
+
+    >>> table = Table("t", "Scores", ("α", "FedGA"), ((Cell("0.1", 0.1), Cell("0.9 (0.1)", 0.9, bold=True)),))
+    >>> print(markdown(table), end="")
+    **Scores**
+    <BLANKLINE>
+    | α | FedGA |
+    |---:|---:|
+    | 0.1 | **0.9 (0.1)** |
+    """
+    marks = _marks(table)
+    lines = [_pipes([_escape_markdown(heading) for heading in table.headings])]
+    lines.append("|" + "|".join("---:" if _is_numeric(table, at) else "---" for at in range(len(table.headings))) + "|")
+    lines += [_pipes([_markdown_cell(cell, marks) for cell in row]) for row in table.rows]
+    notes = "  \n".join(f"<sup>{mark}</sup> {_escape_markdown(note)}" for note, mark in marks.items())
+    parts = [f"**{_escape_markdown(table.title)}**", "\n".join(lines), _escape_markdown(table.caption), notes]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def latex(table: Table) -> str:
+    """A table as a float of LaTeX that needs the package booktabs and no other.
+
+    >>> table = Table("t", "Scores", ("α", "FedGA"), ((Cell("0.1", 0.1), Cell("9 (2.00×)", 9, bold=True)),), "At 80 %.")
+    >>> print(latex(table), end="")
+    % needs \\usepackage{booktabs}
+    \\begin{table}[htbp]
+      \\centering
+      \\caption{Scores. At 80 \\%.}
+      \\label{tab:t}
+      \\begin{tabular}{rr}
+        \\toprule
+        $\\alpha$ & FedGA \\\\
+        \\midrule
+        0.1 & \\textbf{9 (2.00$\\times$)} \\\\
+        \\bottomrule
+      \\end{tabular}
+    \\end{table}
+    """
+    marks = _marks(table)
+    aligned = "".join("r" if _is_numeric(table, at) else "l" for at in range(len(table.headings)))
+    said = " ".join(part for part in (_sentence(table.title), table.caption) if part)
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table}[htbp]",
+        r"  \centering",
+        rf"  \caption{{{escape_latex(said)}}}",
+        rf"  \label{{tab:{table.name}}}",
+        rf"  \begin{{tabular}}{{{aligned}}}",
+        r"    \toprule",
+        rf"    {' & '.join(escape_latex(heading) for heading in table.headings)} \\",
+        r"    \midrule",
+    ]
+    for number, row in enumerate(table.rows):
+        lines.append(rf"    {' & '.join(_latex_cell(cell, marks) for cell in row)} \\")
+        if number in table.breaks and number + 1 < len(table.rows):
+            lines.append(r"    \midrule")
+    lines += [r"    \bottomrule", r"  \end{tabular}"]
+    if marks:
+        notes = " ".join(f"{_latex_mark(mark)} {escape_latex(_sentence(note))}" for note, mark in marks.items())
+        lines.append(rf"  \par\smallskip{{\footnotesize {notes}\par}}")
+    return "\n".join([*lines, r"\end{table}", ""])
+
+
+def comma_separated(table: Table) -> str:
+    """The values, a line per row under the headings; an empty field where there is none.
+
+    >>> print(comma_separated(Table("t", "", ("α", "FedGA"), ((Cell("none"), Cell("0.900", 0.9)),))), end="")
+    α,FedGA
+    ,0.9
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")  # writes floats by repr, None as an empty field
+    writer.writerow(table.headings)
+    writer.writerows([cell.value for cell in row] for row in table.rows)
+    return stream.getvalue()
+
+
+def terminal(table: Table, *, width: int | None = None) -> TitledTable:
+    """A table for a terminal of ``width``."""
+    marks = _marks(table)
+    columns = [
+        Column(
+            heading,
+            [_terminal_cell(row[at], marks) for row in table.rows],
+            "right" if _is_numeric(table, at) else "left",
+        )
+        for at, heading in enumerate(table.headings)
+    ]
+    notes = "".join(f"\n[{mark}] {note}" for note, mark in marks.items())
+    return make_table(columns, title=table.title, caption=table.caption + notes, width=width, sections=table.breaks)
+
+
+def write_table(table: Table, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write ``folder/<name>`` as ``.md``, ``.tex`` and ``.csv``, each whole or not at all."""
+    kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": comma_separated}
+    return [_write(Path(folder) / f"{table.name}.{kind}", text_of(table)) for kind, text_of in kinds.items()]
+
+
+def write_picture(picture: Picture, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw a picture once and write ``folder/<name>`` as ``.png``, ``.svg`` and ``.pdf``."""
+    return save(picture.draw(), Path(folder) / picture.name, PICTURE_KINDS)
+
+
+def write_section(section: Section, folder: str | os.PathLike[str]) -> list[Path]:
+    """Its tables into ``folder/tables``, its pictures into ``folder/figures``."""
+    tables = [write_table(table, Path(folder) / "tables") for table in section.tables]
+    pictures = [write_picture(picture, Path(folder) / "figures") for picture in section.pictures]
+    return [path for paths in (*tables, *pictures) for path in paths]
+
+
+def escape_latex(text: str) -> str:
+    """Text in which TeX sees no command, and that its usual fonts can set.
+
+    >>> print(escape_latex("50 % of α ± 0.1"))
+    50 \\% of $\\alpha$ $\\pm$ 0.1
+    """
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _escape_markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.splitlines()))
+
+
+def _pipes(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_cell(cell: Cell, marks: dict[str, str]) -> str:
+    text = _escape_markdown(cell.text)
+    text = f"**{text}**" if cell.bold else text
+    return text + (f" <sup>{marks[cell.note]}</sup>" if cell.note else "")
+
+
+def _latex_cell(cell: Cell, marks: dict[str, str]) -> str:
+    text = escape_latex(cell.text)
+    text = rf"\textbf{{{text}}}" if cell.bold else text
+    return text + (_latex_mark(marks[cell.note]) if cell.note else "")
+
+
+def _latex_mark(mark: str) -> str:
+    return rf"$^{{\mathrm{{{mark}}}}}$"
+
+
+def _terminal_cell(cell: Cell, marks: dict[str, str]) -> Text:
+    text = Text().append(cell.text, style="bold" if cell.bold else None)
+    return text.append(f" [{marks[cell.note]}]", style="dim") if cell.note else text
+
+
+def _marks(table: Table) -> dict[str, str]:
+    """Note -> letter, in the order of the table; what is said of several cells has one letter."""
+    notes = dict.fromkeys(cell.note for row in table.rows for cell in row if cell.note)
+    return {note: _letters(number) for number, note in enumerate(notes)}
+
+
+def _letters(number: int) -> str:
+    """
+    >>> [_letters(number) for number in (0, 25, 26, 702)]
+    ['a', 'z', 'aa', 'aaa']
+    """
+    rest, last = divmod(number, 26)
+    return (_letters(rest - 1) if rest else "") + string.ascii_lowercase[last]
+
+
+def _is_numeric(table: Table, column: int) -> bool:
+    """Whether a column is set flush right: it has values, and they are numbers."""
+    values = [row[column].value for row in table.rows if row[column].value is not None]
+    return bool(values) and all(isinstance(value, (int, float)) for value in values)
+
+
+def _sentence(text: str) -> str:
+    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _write(path: Path, text: str) -> Path:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_text(text, encoding="utf-8", newline="\n")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise FedGAError(f"the table {str(path)!r} cannot be written: {error.strerror or error}") from error
+    return path

@@ -1,0 +1,117 @@
+"""Runs in wandb, MLflow or TensorBoard, as the results file tells them.
+
+What is followed is the results folder, not the training. A process of its own reads every few seconds what has been
+committed and hands it on. So training waits for no service; a round that is trained again after a kill was never handed
+on before; and what a killed process left undelivered, or trained without ``--track``, is delivered by the next one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedga.errors import FedGAError, needs_extra, unknown_name
+
+SERVICES = ("mlflow", "tensorboard", "wandb")  # each is the name of its package, too
+LOG_NAME = "tracking.log"
+PATIENCE_S = 10.0
+
+
+def parse_services(text: str) -> tuple[str, ...]:
+    """The services of a comma list, each once; refuses what is unknown or not installed.
+
+    >>> parse_services("tensorboard, tensorboard")
+    ('tensorboard',)
+    >>> parse_services("mflow")
+    Traceback (most recent call last):
+        ...
+    fedga.errors.FedGAError: unknown tracker 'mflow': did you mean 'mlflow'? (known: mlflow, tensorboard, wandb)
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in SERVICES:
+            raise unknown_name("tracker", name, SERVICES)
+        if not _installed(name):
+            raise needs_extra(name, "track", f"--track {name}")
+    return names
+
+
+def _installed(package: str) -> bool:
+    """Whether it can be imported; a folder of that name, which these services leave behind, is no package."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+@contextmanager
+def tracking(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Follow the results in ``folder`` while the block runs, and at its end until everything is delivered.
+
+    The results file must be there already. ``say`` gets the services' notices, from a thread; a service that fails is
+    one of them, and never an exception.
+    """
+    if not names:
+        yield
+        return
+    process = _start(names, folder)
+    listener = threading.Thread(target=_listen, args=(process, say), name="tracking notices", daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:  # after an interrupt as well: the last rounds are in the file by now
+        _finish(process, listener, names, say)
+        _tidy(process.returncode, folder / LOG_NAME, say)
+
+
+def _start(names: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+    """The follower, in a session of its own: Ctrl-C is for the training, after which the follower has work to do."""
+    command = [sys.executable, "-P", "-m", "fedga.tracking", str(folder), *names]
+    try:
+        with (folder / LOG_NAME).open("w") as errors:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # closed when the block ends, or by the system when this process is killed
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                encoding="utf-8",
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise FedGAError(f"tracking cannot start ({error}): leave out --track, or give another --out") from error
+
+
+def _listen(process: subprocess.Popen[str], say: Callable[[str], None]) -> None:
+    assert process.stdout is not None
+    with process.stdout as notices:
+        for line in notices:
+            say(line.rstrip("\n"))
+
+
+def _finish(
+    process: subprocess.Popen[str], listener: threading.Thread, names: Sequence[str], say: Callable[[str], None]
+) -> None:
+    """Let the follower deliver what is left; a second Ctrl-C leaves that to the next command."""
+    assert process.stdin is not None
+    try:
+        process.stdin.close()
+        listener.join(PATIENCE_S)
+        if listener.is_alive():
+            say(f"waiting until {' and '.join(names)} has the last rounds; Ctrl-C leaves them to the next command")
+        listener.join()
+        process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _tidy(code: int, log: Path, say: Callable[[str], None]) -> None:
+    """What libraries printed is kept where there is any."""
+    if code:
+        say(f"tracking ended early (code {code}, see {log}): the same command delivers the rest")
+    elif not log.stat().st_size:
+        log.unlink()

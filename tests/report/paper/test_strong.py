@@ -1,0 +1,70 @@
+"""The strong setting beside the best printed number and beside the samples dealt evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from fedga.experiments.paper import ALGORITHMS
+from fedga.experiments.spec import RunSpec
+from fedga.report.curves import Curve
+from fedga.report.paper.printed import printed_score
+from fedga.report.paper.strong import best_printed, strong_table, strong_words
+from tests.report.paper.runs import make_run, texts
+
+
+def strong_runs(
+    algorithm: str, ends: Sequence[float], *, partition: str = "dirichlet", dataset: str = "mnist", alpha: float = 0.05
+) -> tuple[list[Curve], dict[str, RunSpec]]:
+    """Runs that end there; the averaged model ends 0.02 above."""
+    curves, specs = [], {}
+    for seed, end in enumerate(ends):
+        spec = RunSpec(
+            dataset=dataset, alpha=alpha, algorithm=algorithm, preset="strong", partition=partition, seed=seed
+        )
+        curve = make_run(algorithm, [0.1, end], seed=seed, dataset=dataset, alpha=alpha, preset="strong")
+        curves.append(replace(curve, run_id=spec.run_id))
+        specs[spec.run_id] = spec
+    return curves, specs
+
+
+def together(*parts: tuple[list[Curve], dict[str, RunSpec]]) -> tuple[list[Curve], dict[str, RunSpec]]:
+    return [curve for curves, _ in parts for curve in curves], {k: v for _, specs in parts for k, v in specs.items()}
+
+
+def test_the_best_printed_is_the_highest_of_all_columns() -> None:
+    every = [printed_score("main", "svhn", 10.0, name) for name in ALGORITHMS]
+    best = best_printed("svhn", 10.0)
+    assert best is not None
+    assert best.mean == max(cell.mean for cell in every if cell is not None)
+    assert best_printed("digits", 10.0) is None  # it stands in for MNIST, but nothing of it is printed
+
+
+def test_the_table_has_both_models_of_every_algorithm_and_the_best_in_bold() -> None:
+    table = strong_table(*together(strong_runs("fedavg", (0.9, 0.92)), strong_runs("fedga", (0.95, 0.97))))
+    assert table.headings == ("data set", "α", "best printed", "FedAvg", "FedAvg, averaged", "FedGA", "FedGA, averaged")
+    [row] = table.rows
+    assert [cell.value for cell in row[3:]] == [pytest.approx(value) for value in (0.91, 0.93, 0.96, 0.98)]
+    assert [cell.bold for cell in row[3:]] == [False, False, False, True]
+    assert texts(table, "best printed") == ["0.859 (0.011) FedGA"]
+
+
+def test_words_count_the_settings_above_print_and_measure_what_skew_costs() -> None:
+    curves, specs = together(
+        strong_runs("fedga", (0.95, 0.97)),
+        strong_runs("fedga", (0.10, 0.10), dataset="svhn"),
+        strong_runs("fedavg", (0.97, 0.97), partition="even"),
+        strong_runs("fedga", (0.96, 0.96), partition="even"),
+    )
+    lead, cost = strong_words(curves, specs)
+    assert "in 1 of 2 settings" in lead
+    assert f"by −{100 * (0.815 - 0.12):.1f} points at least (SVHN, α = 0.05)" in lead
+    assert "reaches 0.980" in cost
+    assert "evenly over the clients reach 0.990. Skew still costs 1.0 points." in cost
+
+
+def test_without_strong_runs_nothing_is_said() -> None:
+    assert strong_words([], {}) == ()
+    assert strong_table([], {}).rows == ()
