@@ -2,8 +2,8 @@
 
     python benchmarks/kills.py [--kills 10] [--seed 0]
 
-Each process lives for 2 to 20 % of the time the whole sweep takes, and a sweep commits at least every two seconds here (every 20 as
-shipped), so that kills fall into training, into commits and into the start of the program alike.
+Each process lives for 2 to 18 % of the time the whole sweep takes, and a sweep commits at least every two seconds here
+(every 20 as shipped), so that kills fall into training, into commits and into the start of the program alike.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
         for _ in range(options.kills):
             process = start(killed)
             try:
-                process.wait(draws.uniform(0.02, 0.2) * took)
+                process.wait(draws.uniform(0.02, 0.18) * took)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
                 deaths += process.wait() == -signal.SIGKILL

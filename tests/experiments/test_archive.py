@@ -60,7 +60,7 @@ def test_runs_partitions_and_what_was_asked_come_back(folder: Path, tmp_path: Pa
         [old], [new] = here.partitions(), there.partitions()
         assert (old.class_counts == new.class_counts).all()
         assert old.class_names == new.class_names
-        assert asked(again) == asked(folder) == {"table-main": Scope("quick", alphas=(0.1,))}
+        assert asked(again) == asked(folder) == {"table-main": (Scope("quick", alphas=(0.1,)),)}
     assert not again.exists()  # it was a place of its own, for the time it was read
 
 

@@ -135,10 +135,13 @@ def test_a_folder_remembers_what_was_asked_of_it(tmp_path: Path) -> None:
     narrow = Scope("quick", ("mnist",), (0.1,), (0, 1), ("fedga",))
     remember(tmp_path, [EXPERIMENTS["table-main"]], FULL)
     remember(tmp_path, [EXPERIMENTS["beyond"]], narrow)
-    assert asked(tmp_path) == {"table-main": FULL, "beyond": narrow}
+    remember(tmp_path, [EXPERIMENTS["beyond"]], FULL)
+    remember(tmp_path, [EXPERIMENTS["beyond"]], narrow)
+    assert asked(tmp_path) == {"table-main": (FULL,), "beyond": (narrow, FULL)}
+    assert {s.run_id for s in all_runs([EXPERIMENTS["beyond"]], narrow, FULL)} == ids("beyond") | ids("beyond", narrow)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"beyond": 3}', '{"beyond": {"scale": "full"}}', '{"beyond": []}'])
+@pytest.mark.parametrize("content", ["{", "[]", '{"beyond": 3}', '{"beyond": {"scale": "full"}}', '{"beyond": [{}]}'])
 def test_a_damaged_note_is_refused_in_a_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE_NAME).write_text(content)
     with pytest.raises(FedGAError, match=r"paper\.json cannot be read .* delete it"):

@@ -1,4 +1,4 @@
-"""The command line: `fedga run`, `results`, `evaluate`, `algorithms` and `data`."""
+"""The command line: one module per command, or per few that belong together."""
 
 from __future__ import annotations
 
@@ -51,11 +51,14 @@ def _common(
 @cache
 def _program() -> Any:
     """The commands, which live in modules of their own, loaded once."""
-    from fedga.cli import data, inspect, paper, run
+    from fedga.cli import data, inspect, paper, report, run, tune
 
     app.command("run")(run.command)
     app.command("paper")(paper.paper)
+    app.command("tune")(tune.tune)
+    app.command("report")(report.report)
     app.command("results")(inspect.results)
+    app.command("archive")(inspect.archive)
     app.command("evaluate")(inspect.evaluate_model)
     app.command("algorithms")(inspect.algorithms)
     app.add_typer(data.app, name="data")

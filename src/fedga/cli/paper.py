@@ -9,13 +9,24 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fedga.cli.console import out, say
+from fedga.cli.console import err, out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.grid import parse_list
-from fedga.experiments.paper import EXPERIMENTS, SCALES, Experiment, Scope, all_runs, experiments_in, remember
+from fedga.experiments.paper import (
+    EXPERIMENTS,
+    SCALES,
+    Experiment,
+    Scope,
+    all_runs,
+    experiments_in,
+    find_experiment,
+    remember,
+)
 from fedga.experiments.spec import SETTINGS, RunSpec
+from fedga.report.documents import Section
 from fedga.report.terminal import Column, make_table
+from fedga.report.words import listed
 
 MOMENTS = ("last", "80", "mean")  # where on its curve a run is read
 
@@ -75,12 +86,26 @@ def paper(
     folder = program.out or Path(f"paper-{scale}")
     runs = all_runs(experiments, scope)
     _refuse_missing(runs, data_dir)
+    if find_experiment("figure-binary") in experiments:
+        _train_binary(folder, scope, data_dir)
     if runs:
         # Several settings of one algorithm share the folder by design: each run is told apart by all of them.
         train(prepare(runs, program), folder, program, axes=tuple(SETTINGS))
     remember(folder, experiments, scope)
     if report:
         _write(folder, experiments, at)
+
+
+def _train_binary(folder: Path, scope: Scope, data_dir: Path | None) -> None:
+    """The one experiment without clients: two classes, one sigmoid, a few seconds."""
+    from fedga.data import load_dataset
+    from fedga.experiments.binary import binary_runs, read_binary_runs, write_binary_runs
+
+    [name] = find_experiment("figure-binary").datasets_in(scope)[:1]
+    if any(run.dataset == name for run in read_binary_runs(folder)):
+        return
+    with err.status(f"training binary classifiers on {name}"):
+        write_binary_runs(folder, binary_runs(load_dataset(name, data_dir=data_dir)))
 
 
 def _values(setting: str, flag: str, text: str | None) -> tuple[Any, ...]:
@@ -104,7 +129,7 @@ def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None) -> None:
     rest = ",".join(name for name in names if name not in missing)
     instead = f", leave them out with --datasets {rest}" if rest else ""
     raise FedGAError(
-        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine: fetch with "
+        f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine: fetch with "
         f"`fedga data get {missing[0]}`, say where the files are with --data-dir{instead}, or try --scale quick"
     )
 
@@ -119,4 +144,31 @@ def _print_list() -> None:
 
 
 def _write(folder: Path, experiments: Sequence[Experiment], at: str) -> None:
-    """The files of these experiments, their tables on the terminal, and the page of the whole folder."""
+    """The files of these experiments, what they say on the terminal, and the page of the whole folder."""
+    from fedga.report.page.build import write_page
+    from fedga.report.paper.sections import sections_of
+    from fedga.report.writers import write_section
+
+    sections = sections_of(folder)
+    chosen = [section for section in sections if section.name in {each.name for each in experiments}]
+    for section in chosen:
+        with err.status(f"writing {section.name}"):
+            write_section(section, folder)
+        _print(section, at, tables=len(chosen) == 1)
+    page = write_page(folder, folder / "report.html", sections)
+    say(f"tables: {folder / 'tables'}; figures: {folder / 'figures'}; everything on one page: {page}")
+
+
+def _print(section: Section, at: str, *, tables: bool) -> None:
+    """The words of a section, and of one asked for alone its tables: of several moments the one asked for."""
+    from fedga.report.writers import terminal
+
+    out.print(Text(section.title, style="bold"))
+    for sentence in section.words:
+        out.print(Text(sentence))
+    moments = {f"{section.name}-{moment}" for moment in MOMENTS if moment != at}
+    for table in section.tables if tables else ():
+        if table.name not in moments:
+            out.print()
+            out.print(terminal(table, width=out.width))
+    out.print()

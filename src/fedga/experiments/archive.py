@@ -16,10 +16,10 @@ from typing import Any
 
 from fedga.errors import FedGAError, needs_extra
 from fedga.experiments.database import FILE_NAME, IDENTITY, explained, open_for_reading, open_for_writing, transaction
-from fedga.experiments.paper import FILE_NAME as PAPER
 from fedga.experiments.records import METRICS
 
 DIGITS = 4
+_BESIDE = ("paper.json", "binary.npz")  # what `fedga paper` notes and computes outside the database
 _RUNS = ("key", "run_id", *IDENTITY, "spec", "fingerprint", "status", "rounds_done", "note")
 _TABLES: dict[str, tuple[str, ...]] = {
     "runs": _RUNS,
@@ -49,9 +49,11 @@ def write_archive(folder: Path, target: Path) -> list[Path]:
                 path = target / f"{table}.parquet"
                 parquet.write_table(content, path, compression="zstd", compression_level=19, use_dictionary=True)
                 written.append(path)
-    if (folder / PAPER).exists():
-        written.append(Path(shutil.copy(folder / PAPER, target / PAPER)))
-    return written
+    return written + _copy_beside(folder, target)
+
+
+def _copy_beside(source: Path, target: Path) -> list[Path]:
+    return [Path(shutil.copy(source / name, target / name)) for name in _BESIDE if (source / name).exists()]
 
 
 def _read(connection: sqlite3.Connection, table: str) -> Any:
@@ -92,8 +94,7 @@ def restore(archive: Path, folder: Path) -> None:
             path = archive / f"{table}.parquet"
             if path.exists():
                 _insert(connection, table, _load(parquet, path))
-    if (archive / PAPER).exists():
-        shutil.copy(archive / PAPER, folder / PAPER)
+    _copy_beside(archive, folder)
 
 
 def _load(parquet: Any, path: Path) -> Any:

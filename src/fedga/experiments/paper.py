@@ -28,6 +28,7 @@ READINGS = ("fedavg", "fedga", "fedga-batch", *(f"fedga:variant={name}" for name
 SEEDS = (0, 1, 2, 3, 4)
 LEARNING_RATES = (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
 SCALES = ("quick", "full")
+BEYOND = "beyond the paper"
 FILE_NAME = "paper.json"
 
 _QUICK_DATASET = "digits"
@@ -65,13 +66,13 @@ class Scope:
 class Part:
     """Runs of an experiment that differ in data set, α, algorithm and seed alone.
 
-    ``alphas`` and ``algorithms``: where given, the part has these whatever the scope says. ``epochs`` keeps the total
-    local work of the published rounds.
+    ``algorithms``: where given, the part has these whatever the scope says. ``strongest``: only the smallest α.
+    ``epochs`` keeps the total local work of the published rounds.
     """
 
     preset: str = "paper"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    alphas: tuple[float, ...] = ()
+    strongest: bool = False
     algorithms: tuple[str, ...] = ()
     epochs: int | None = None
 
@@ -113,7 +114,8 @@ class Experiment:
         """All runs of the experiment, each once."""
         found: dict[str, RunSpec] = {}
         for dataset, part in itertools.product(self.datasets_in(scope), self.parts):
-            for alpha in part.alphas or self.alphas_in(scope, dataset):
+            alphas = self.alphas_in(scope, dataset)
+            for alpha in (min(alphas),) if part.strongest else alphas:
                 for spec in self._runs(scope, dataset, part, alpha):
                     found.setdefault(spec.run_id, spec)
         return list(found.values())
@@ -154,8 +156,8 @@ def _axis_parts() -> Iterator[Part]:
 
 
 _NO_SKEW = (
-    Part(settings={"partition": "even"}, alphas=(0.05,), algorithms=("fedavg",)),
-    Part("strong", {"partition": "even"}, alphas=(0.05,), algorithms=("fedavg", "fedga")),
+    Part(settings={"partition": "even"}, strongest=True, algorithms=("fedavg",)),
+    Part("strong", {"partition": "even"}, strongest=True, algorithms=("fedavg", "fedga")),
 )
 _MEASURED = ("mnist", "cifar10", "svhn")
 
@@ -260,7 +262,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         Experiment(
             "strong",
-            "beyond the paper",
+            BEYOND,
             "the strong setting, and the same samples dealt evenly: the line without skew",
             parts=(Part(algorithms=("fedavg", "fedga")), Part("strong"), *_NO_SKEW),
             datasets=_MEASURED,
@@ -268,7 +270,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
         Experiment(
             "beyond",
-            "beyond the paper",
+            BEYOND,
             "what each axis of the strong setting does alone and together, for FedAvg and FedGA",
             parts=(Part(), Part("strong"), *_axis_parts(), *_NO_SKEW),
             datasets=_MEASURED,
@@ -294,27 +296,30 @@ def experiments_in(name: str, scope: Scope) -> list[Experiment]:
     return [each for each in EXPERIMENTS.values() if set(each.datasets) & set(scope.datasets)]
 
 
-def all_runs(experiments: Iterable[Experiment], scope: Scope) -> list[RunSpec]:
-    """The runs of several experiments, each once."""
-    return list({spec.run_id: spec for each in experiments for spec in each.runs(scope)}.values())
+def all_runs(experiments: Iterable[Experiment], *scopes: Scope) -> list[RunSpec]:
+    """The runs of several experiments in these scopes, each once."""
+    pairs = itertools.product(experiments, scopes)
+    return list({spec.run_id: spec for each, scope in pairs for spec in each.runs(scope)}.values())
 
 
 def remember(folder: Path, experiments: Iterable[Experiment], scope: Scope) -> None:
-    """Note in the folder what was asked of it, for its report."""
-    kept = {name: dataclasses.asdict(of) for name, of in asked(folder).items()}
-    kept |= {each.name: dataclasses.asdict(scope) for each in experiments}
+    """Note in the folder what was asked of it, beside what was asked before, for its report."""
+    known = asked(folder)
+    for each in experiments:
+        known[each.name] = tuple(dict.fromkeys((*known.get(each.name, ()), scope)))
+    kept = {name: [dataclasses.asdict(of) for of in scopes] for name, scopes in known.items()}
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{FILE_NAME}.tmp"
     partial.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     partial.replace(folder / FILE_NAME)
 
 
-def asked(folder: Path) -> dict[str, Scope]:
+def asked(folder: Path) -> dict[str, tuple[Scope, ...]]:
     """The experiments that were run in this folder, and how much of each; empty for any other folder."""
     path = folder / FILE_NAME
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
-        return {name: _scope(values) for name, values in written.items() if name in EXPERIMENTS}
+        return {name: tuple(map(_scope, scopes)) for name, scopes in written.items() if name in EXPERIMENTS}
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError, KeyError) as error:

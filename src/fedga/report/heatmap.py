@@ -12,6 +12,8 @@ from fedga.report.canvas import Cell, compose, text_width
 from fedga.report.style import GRID, SMALL, TEXT, drawing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
 RAMP = ("#deebf7", "#9ecae1", "#4292c6", "#08519c", "#08306b")  # few samples to many; none is no colour at all
@@ -57,50 +59,69 @@ def label_heatmap(
     clients, classes = counts.shape
     largest = int(every.max())
     with drawing():
-        from matplotlib.colors import LinearSegmentedColormap, LogNorm
-
         side = min(0.42, max(9.6 / clients, 0.075)) if clients > 12 else 0.45
         tall = min(max(side, 0.2), 0.45) if classes <= _MOST_NAMED else max(4.5 / classes, 0.035)
-        names = max(text_width(name, SMALL) for name in class_names) if classes <= _MOST_NAMED else 0.3
         caption = f"White: the client has no sample of the class. {counts_summary(every)}"
         if clients < len(every):
             caption += f" Shown: the first {clients} of {len(every):,} clients."
         named = bool(client_names) and side >= 0.2
         below = max(text_width(name, SMALL) for name in client_names[:clients]) if named else 0.1
-        cell = Cell(side * clients, tall * classes, left=names + 0.45, right=0.95, top=0.1, bottom=below + 0.42)
+        left = names_width(class_names) + 0.45
+        cell = Cell(side * clients, tall * classes, left=left, right=0.95, top=0.1, bottom=below + 0.42)
         figure, [axes] = compose(1, 1, cell, title=title, caption=caption, least_width=6.0)
-        scale = LogNorm(vmin=1, vmax=max(largest, 2))
-        ramp = LinearSegmentedColormap.from_list("counts", RAMP)
-        masked = np.ma.masked_equal(counts.T, 0)
-        mesh = axes.pcolormesh(masked, cmap=ramp, norm=scale, rasterized=counts.size > _MOST_PATHS, **_edges(tall))
-        if counts.size <= _MOST_NUMBERS and side >= 0.3:
-            for client, of_class in zip(*np.nonzero(counts), strict=True):
-                value = int(counts[client, of_class])
-                color = "white" if depth(np.array(value), largest) > 0.5 else TEXT
-                at = (client + 0.5, of_class + 0.5)
-                axes.text(*at, f"{value}", ha="center", va="center", size=0.8 * SMALL, color=color)
-        axes.set(xlim=(0, clients), ylim=(classes, 0), xlabel="client", ylabel="class")
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
-        for spine in axes.spines.values():
-            spine.set(visible=True, color=GRID)
+        mesh = draw_counts(axes, counts, class_names, largest, numbers=counts.size <= _MOST_NUMBERS and side >= 0.3)
         if named:
             axes.set_xticks(np.arange(clients) + 0.5, client_names[:clients], rotation=90)
-        else:
-            _number(axes.xaxis, clients)
-        if classes <= _MOST_NAMED:
-            axes.set_yticks(np.arange(classes) + 0.5, class_names)
-        else:
-            _number(axes.yaxis, classes)
-        box, (width, _) = axes.get_position(), figure.get_size_inches()
-        beside = figure.add_axes((box.x1 + 0.15 / width, box.y0, 0.14 / width, box.height))
-        bar = figure.colorbar(mesh, cax=beside)
-        ticks = [value for value in _decades(largest) if value <= largest]
-        bar.set_ticks(ticks, labels=[f"{value:,}" for value in ticks])
-        bar.minorticks_off()
-        bar.outline.set_visible(False)
-        bar.set_label("samples")
+        draw_scale(figure, mesh, largest, axes, axes)
     return figure
+
+
+def names_width(class_names: Sequence[str]) -> float:
+    """Inches of the labels that `draw_counts` puts beside a map."""
+    return max(text_width(name, SMALL) for name in class_names) if len(class_names) <= _MOST_NAMED else 0.3
+
+
+def draw_counts(
+    axes: Axes, counts: np.ndarray, class_names: Sequence[str], largest: int, *, numbers: bool = False
+) -> QuadMesh:
+    """The map of ``counts``, ``[clients, classes]``: a column per client, colours on a logarithm up to ``largest``."""
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
+    clients, classes = counts.shape
+    tall = axes.bbox.height / axes.figure.dpi / classes
+    scale = LogNorm(vmin=1, vmax=max(largest, 2))
+    ramp = LinearSegmentedColormap.from_list("counts", RAMP)
+    masked = np.ma.masked_equal(counts.T, 0)
+    mesh = axes.pcolormesh(masked, cmap=ramp, norm=scale, rasterized=counts.size > _MOST_PATHS, **_edges(tall))
+    if numbers:
+        for client, of_class in zip(*np.nonzero(counts), strict=True):
+            value = int(counts[client, of_class])
+            color = "white" if depth(np.array(value), largest) > 0.5 else TEXT
+            at = (client + 0.5, of_class + 0.5)
+            axes.text(*at, f"{value}", ha="center", va="center", size=0.8 * SMALL, color=color)
+    axes.set(xlim=(0, clients), ylim=(classes, 0), xlabel="client", ylabel="class")
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color=GRID)
+    _number(axes.xaxis, clients)
+    if classes <= _MOST_NAMED:
+        axes.set_yticks(np.arange(classes) + 0.5, class_names)
+    else:
+        _number(axes.yaxis, classes)
+    return mesh
+
+
+def draw_scale(figure: Figure, mesh: QuadMesh, largest: int, highest: Axes, lowest: Axes) -> None:
+    """What the colours mean, in a bar to the right that reaches from the lowest to the highest of the maps."""
+    upper, lower, (width, _) = highest.get_position(), lowest.get_position(), figure.get_size_inches()
+    beside = figure.add_axes((upper.x1 + 0.15 / width, lower.y0, 0.14 / width, upper.y1 - lower.y0))
+    bar = figure.colorbar(mesh, cax=beside)
+    ticks = [value for value in _decades(largest) if value <= largest]
+    bar.set_ticks(ticks, labels=[f"{value:,}" for value in ticks])
+    bar.minorticks_off()
+    bar.outline.set_visible(False)
+    bar.set_label("samples")
 
 
 def _edges(tall: float) -> dict[str, Any]:

@@ -29,16 +29,19 @@ METRIC_NAMES = {
 _MARKERS = 7  # per line
 
 
-def accuracy_curves(curves: Sequence[Curve], *, metric: str = "accuracy", title: str = "") -> Figure:
+def accuracy_curves(
+    curves: Sequence[Curve], *, metric: str = "accuracy", title: str = "", from_start: bool = False
+) -> Figure:
     """Accuracy (or another metric of the global model) over rounds: one panel per data set and α.
 
     The line is the mean over seeds, the band their standard deviation. The model averaged over rounds on the server is
-    a second, dotted line. A run that diverged is a thin line that ends in a cross, and counts in no mean.
+    a second, dotted line. A run that diverged is a thin line that ends in a cross, and counts in no mean. The axis is
+    fitted to the lines once they have left chance, or, with ``from_start``, to all of them.
     """
     panels = panels_with(curves, (metric, f"averaged_{metric}"))
     with drawing():
         alone = len(panels) == 1
-        legend = [] if alone else _legend(panels, metric)
+        legend = [] if alone else line_legend(panels, metric)
         room = max(text_width(end, SMALL) for panel in panels for end in end_texts(panel, metric, names=alone)) + 0.3
         cell = Cell(5.6, 3.9, right=room, top=0.15) if alone else Cell(2.75, 2.3, right=room)
         rows, columns = _grid(panels)
@@ -46,7 +49,8 @@ def accuracy_curves(curves: Sequence[Curve], *, metric: str = "accuracy", title:
         heading = title or (panels[0].title if alone else "")
         figure, axes = compose(rows, columns, cell, title=heading, legend=legend, caption=caption)
         for at, panel in zip(axes, panels, strict=False):
-            draw_accuracy(at, panel, metric, names=alone)
+            limits = fitted_limits([panel], metric, from_start=from_start)
+            draw_accuracy(at, panel, metric, names=alone, limits=limits)
             at.set_title("" if alone else panel.title)
         _hide_unused(axes, len(panels))
     return figure
@@ -63,40 +67,39 @@ def ea_ratio_curves(curves: Sequence[Curve], *, title: str = "") -> Figure:
     with drawing():
         caption = "1 is unbiased. Active clients: the mean of their models after local training. "
         caption += f"Median over {seeds_text(panels)}, band from the lowest to the highest seed.{diverged_text(panels)}"
-        legend = _legend(panels, "ea_ratio")
+        legend = line_legend(panels, "ea_ratio")
         cell = Cell(3.7, 2.5, left=0.75)
         heading = title or ("" if len(panels) > 1 else f"Error asymmetry: {panels[0].title}")
         figure, axes = compose(len(panels), len(known), cell, title=heading, legend=legend, caption=caption)
         for row, panel in enumerate(panels):
             for column, metric in enumerate(known):
                 at = axes[row * len(known) + column]
-                _draw_ratio(at, panel, metric)
+                draw_ratio(at, panel, metric)
                 at.set_title(f"{panel.title}: {columns[metric]}" if len(panels) > 1 else columns[metric].capitalize())
                 at.set_ylabel("EA ratio" if column == 0 else "")
     return figure
 
 
-def draw_accuracy(axes: Axes, panel: Panel, metric: str, *, names: bool) -> None:
+def draw_accuracy(
+    axes: Axes, panel: Panel, metric: str, *, names: bool, limits: tuple[float, float] | None = None
+) -> None:
     """One panel's lines, limits and end labels; ``names`` puts the series' name beside its last value."""
     ends: list[LineEnd] = []
-    seen: list[np.ndarray] = []
-    last = max((curve.rounds[-1] for series in panel.series for curve in series.curves if len(curve.rounds)), default=1)
     for number, series in enumerate(panel.series):
         for name, averaged in ((metric, False), (f"averaged_{metric}", True)):
             style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=averaged)
             label = series.label + (AVERAGED if averaged else "")
-            rounds, middle = draw_line(axes, series, name, style, label, mean, _plus_minus, number)
+            rounds, middle = draw_line(axes, series, name, style, label, mean, plus_minus, number)
             if len(rounds):
-                seen.append(middle[rounds > 0.1 * last])
                 ends.append(
                     LineEnd(rounds[-1], middle[-1], _end_text(label, middle[-1], names), shade(style.color, -0.25))
                 )
-        seen += _draw_diverged(axes, series, metric)
-    axes.set_xlim(0, last)
+        _draw_diverged(axes, series, metric)
+    axes.set_xlim(0, _last_round(panel))
     axes.set_xlabel("round")
     axes.set_ylabel(METRIC_NAMES.get(metric, metric))
     if metric != "loss":
-        axes.set_ylim(_limits(np.concatenate(seen)))
+        axes.set_ylim(limits or fitted_limits([panel], metric))
     label_ends(axes, ends)
 
 
@@ -126,7 +129,8 @@ def draw_line(
     return rounds, values
 
 
-def _plus_minus(column: np.ndarray) -> tuple[float, float]:
+def plus_minus(column: np.ndarray) -> tuple[float, float]:
+    """The edges of a band of one standard deviation."""
     middle, width = mean(column), deviation(column)
     return middle - width, middle + width
 
@@ -136,9 +140,8 @@ def _lowest_highest(column: np.ndarray) -> tuple[float, float]:
     return (float(finite.min()), float(finite.max())) if len(finite) > 1 else (np.nan, np.nan)
 
 
-def _draw_diverged(axes: Axes, series: Series, metric: str) -> list[np.ndarray]:
+def _draw_diverged(axes: Axes, series: Series, metric: str) -> None:
     style = line_style(series.algorithm, series.preset, variant=series.variant)
-    drawn = []
     for curve in series.diverged:
         values = curve.metric(metric)
         known = np.isfinite(values)
@@ -149,16 +152,18 @@ def _draw_diverged(axes: Axes, series: Series, metric: str) -> list[np.ndarray]:
         axes.plot(
             rounds[-1:], values[-1:], "x", color=style.color, ms=9, mew=2.2, label="_cross", clip_on=False, zorder=5
         )
-        drawn.append(values)
-    return drawn
 
 
-def _draw_ratio(axes: Axes, panel: Panel, metric: str) -> None:
-    highest = 10.0
+def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) -> None:
+    """One panel's EA ratios; ``names`` writes the name of every series beside its last value."""
+    highest, ends = 10.0, []
     for number, series in enumerate(panel.series):
         style = line_style(series.algorithm, series.preset, variant=series.variant)
-        _, middle = draw_line(axes, series, metric, style, series.label, median, _lowest_highest, number)
+        rounds, middle = draw_line(axes, series, metric, style, series.label, median, _lowest_highest, number)
         highest = max([highest, *middle])
+        if len(rounds):
+            text = ratio_end(middle[-1], series.label)
+            ends.append(LineEnd(rounds[-1], middle[-1], text, shade(style.color, -0.25)))
         style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=True)
         draw_line(axes, series, f"averaged_{metric}", style, series.label + AVERAGED, median, _lowest_highest, number)
         _draw_diverged(axes, series, metric)
@@ -167,6 +172,21 @@ def _draw_ratio(axes: Axes, panel: Panel, metric: str) -> None:
     axes.set_xlim(left=0)
     axes.set_xlabel("round")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value < 1e5 else power_text(value))
+    if names:
+        axes.set_xlim(0, max((end.x for end in ends), default=1))
+        label_ends(axes, ends)
+
+
+def ratio_end(value: float, label: str) -> str:
+    """What `draw_ratio` writes at the end of a line.
+
+    >>> ratio_end(12.3, "FedGA"), ratio_end(3.1e7, "FedAvg")
+    ('12 FedGA', '3·10⁷ FedAvg')
+    """
+    if value < 1e5:
+        return f"{value:,.0f} {label}"
+    digit, power = f"{value:.0e}".split("e")
+    return f"{digit}·{power_text(10.0 ** int(power))} {label}"
 
 
 def power_text(value: float) -> str:
@@ -178,14 +198,29 @@ def power_text(value: float) -> str:
     return "10" + f"{math.log10(value):.0f}".translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def _limits(values: np.ndarray) -> tuple[float, float]:
-    """The range of the values once training is under way: the lines' ends are read, not how they leave chance."""
+def fitted_limits(panels: Sequence[Panel], metric: str, *, from_start: bool = False) -> tuple[float, float]:
+    """The range of the lines once training is under way: their ends are read, not how they leave chance.
+
+    With ``from_start`` the beginning counts too, for a look at the first rounds.
+    """
+    seen = [np.zeros(0)]
+    for panel in panels:
+        begin = -1.0 if from_start else 0.1 * _last_round(panel)
+        for series in panel.series:
+            means = [series.per_round(name, mean)[series.rounds > begin] for name in (metric, f"averaged_{metric}")]
+            seen += [*means, *(curve.metric(metric) for curve in series.diverged)]
+    values = np.concatenate(seen)
     values = values[np.isfinite(values)]
     if not len(values):
         return 0.0, 1.0
     low, high = float(np.quantile(values, 0.02)), float(values.max())
     pad = max(0.06 * (high - low), 0.005)
     return max(0.0, low - pad), min(1.0, high + pad)
+
+
+def _last_round(panel: Panel) -> int:
+    every = (int(curve.rounds[-1]) for series in panel.series for curve in series.curves if len(curve.rounds))
+    return max(every, default=1)
 
 
 def _end_text(label: str, value: float, names: bool) -> str:
@@ -197,7 +232,8 @@ def end_texts(panel: Panel, metric: str, *, names: bool) -> list[str]:
     return [_end_text(label, 0.0, names) for label in [series.label for series in panel.series] + averaged]
 
 
-def _legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
+def line_legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
+    """One entry for every line that `draw_accuracy` or `draw_ratio` draws."""
     from matplotlib.lines import Line2D
 
     entries: dict[str, LineStyle] = {}

@@ -1,0 +1,29 @@
+"""`fedga report`: a results folder as one page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedga.cli.console import say
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder that `fedga run` or `fedga paper` wrote.")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="The page; report.html in the folder if left out.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Write one HTML file with everything in a results folder: words, tables and interactive charts.
+
+    The file opens from disk, needs no network and can be sent to anybody:
+
+        fedga report runs/mnist-0f3a --out mnist.html
+    """
+    from fedga.report.page.build import write_page
+    from fedga.report.paper.sections import sections_of
+
+    page = write_page(folder, out_file or folder / "report.html", sections_of(folder))
+    say(f"the page: {page}")

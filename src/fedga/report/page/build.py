@@ -1,0 +1,187 @@
+"""From a results folder to one HTML file."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedga.errors import FedGAError, needs_extra
+from fedga.experiments.database import FILE_NAME
+from fedga.report.documents import Cell, Picture, Section, Table
+from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
+from fedga.report.page.payload import pack
+from fedga.report.page.repeat import repeat
+from fedga.report.page.story import listed, plural, tell
+from fedga.report.page.study import Study, read_study
+from fedga.report.page.svg import letters, svg_url
+from fedga.report.page.tables import best_tables, cost_tables, partitions_table, results_table
+from fedga.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "looks", "page")
+_LONG = 36  # letters
+
+
+def write_page(folder: Path, target: Path, sections: Sequence[Section] = (), *, title: str = "") -> Path:
+    """Write the page of a results folder, whole or not at all; ``sections`` come after its summary.
+
+    A folder that has no runs makes a page too if there are sections to show.
+    """
+    if target.is_dir():
+        raise FedGAError(f"the page cannot be written to {str(target)!r}, which is a folder: give a file with --out")
+    environment = _environment()
+    study = read_study(folder) if not sections or (folder / FILE_NAME).is_file() else None
+    contents = _frame(folder, sections, title or _title(folder, study))
+    contents |= {"study": study, **(_contents(study) if study else {})}
+    return _write(environment.get_template("page.html").render(contents), target)
+
+
+def _environment() -> Environment:
+    try:
+        import jinja2
+    except ImportError:
+        raise needs_extra("jinja2", "report", "writing a page") from None
+    loader = jinja2.FunctionLoader(_read)
+    return jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _read(name: str) -> str:
+    return resources.files("fedga.report.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _title(folder: Path, study: Study | None) -> str:
+    if study is None:
+        return f"Results in {folder.name}"
+    datasets = list(dict.fromkeys(place.dataset_label for place in study.places))
+    return f"Federated learning on {listed(datasets)}".replace("-", "\u2011")  # CIFAR-10 is one word
+
+
+def _frame(folder: Path, sections: Sequence[Section], title: str) -> dict[str, Any]:
+    """What every page has."""
+    from markupsafe import Markup
+
+    return {
+        "title": title,
+        "folder": str(folder),
+        "version": __version__,
+        "css": Markup(_read("page.css")),
+        "script": Markup("\n".join(_read(f"{name}.js") for name in _SCRIPTS)),
+        "sections": [SectionView.of(section) for section in sections],
+    }
+
+
+def _contents(study: Study) -> dict[str, Any]:
+    """What a page tells of runs."""
+    results = results_table(study)
+    partitions = partitions_table(study)
+    again = repeat(study)
+    return {
+        "story": tell(study),
+        "overview": draw_overview(study),
+        "size": (WIDTH, HEIGHT),
+        "best": [TableView(table) for table in best_tables(study)],
+        "results": TableView(results.table),
+        "filters": [(at, results.table.headings[at], _choices(results.table, at)) for at in results.columns],
+        "packed": pack(study),
+        "partitions": TableView(partitions) if partitions else None,
+        "costs": [TableView(table) for table in cost_tables(study)],
+        "repeat": again,
+        "settings": TableView(again.settings),
+        "data": TableView(again.data),
+        "runs": plural(len(study.runs), "run"),
+    }
+
+
+def _choices(table: Table, column: int) -> list[str]:
+    return list(dict.fromkeys(row[column].text for row in table.rows))
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table as the page shows it: numbers to the right, and what is said of single cells below it."""
+
+    table: Table
+
+    @cached_property
+    def notes(self) -> dict[str, str]:
+        """What is said of single cells, each text once, and the letter it goes by."""
+        texts = dict.fromkeys(cell.note for row in self.table.rows for cell in row if cell.note)
+        return {text: letters(number) for number, text in enumerate(texts, 1)}
+
+    def kind(self, column: int) -> dict[str, str]:
+        """The class of a column: numbers stand to the right, and long texts need room."""
+        cells = [row[column] for row in self.table.rows]
+        numbers = [isinstance(cell.value, (int, float)) for cell in cells]
+        if any(numbers) and all(number or len(cell.text) < 2 for number, cell in zip(numbers, cells, strict=True)):
+            return {"class": "number"}
+        return {"class": "long"} if any(len(cell.text) > _LONG for cell in cells) else {}
+
+    @cached_property
+    def _kinds(self) -> list[dict[str, str]]:
+        return [self.kind(column) for column in range(len(self.table.headings))]
+
+    def attributes(self, cell: Cell, column: int) -> dict[str, str]:
+        """Of a cell: what it is, and what it is sorted by where that is not what it shows."""
+        found = {"scope": "row"} if column == 0 else {}
+        found |= {name: kind for name, kind in self._kinds[column].items() if kind == "number"}
+        key = f"{cell.value:.7g}" if isinstance(cell.value, (int, float)) else cell.value
+        return found | ({"data-value": key} if key not in (None, cell.text) else {})
+
+
+@dataclass(frozen=True)
+class PictureView:
+    """A picture as the page shows it."""
+
+    picture: Picture
+    source: str
+    width: float  # in CSS pixels
+
+
+@dataclass(frozen=True)
+class SectionView:
+    """A section with its tables and pictures made."""
+
+    id: str
+    short: str  # its title in the table of contents
+    section: Section
+    tables: tuple[TableView, ...]
+    pictures: tuple[PictureView, ...]
+
+    @classmethod
+    def of(cls, section: Section) -> SectionView:
+        name = re.sub(r"[^a-z0-9]+", "-", section.name.lower()).strip("-")
+        tables = tuple(TableView(table) for table in section.tables)
+        pictures = []
+        for picture in section.pictures:
+            figure = picture.draw()
+            pictures.append(PictureView(picture, svg_url(figure), 96 * float(figure.get_size_inches()[0])))
+        short = section.title if len(section.title) <= _LONG else section.title.partition(":")[0]
+        return cls(f"section-{name}", short, section, tables, tuple(pictures))
+
+
+def _write(text: str, target: Path) -> Path:
+    partial = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise FedGAError(
+            f"the page {str(target)!r} cannot be written ({reason}): give another file with --out"
+        ) from error
+    return target

@@ -1,0 +1,216 @@
+"""The first picture of a page: accuracy after the last round, over α where there are several, else as one dot each.
+
+It stands in the page as it is, with no script to draw it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedga.report.page.marks import svg_style
+from fedga.report.page.story import plus_minus
+from fedga.report.page.study import Cohort, Member, Place, Study
+
+WIDTH, HEIGHT = 310, 230
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 10, 40
+_MOST_LINES = 16
+_METRIC = "accuracy"
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A place on an axis, in pixels or per cent, and what stands there."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A mean with its deviation over seeds."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """One algorithm under one setting over α, and its values in words."""
+
+    label: str
+    style: dict[str, Any]
+    path: str
+    marks: tuple[Mark, ...]
+    said: str
+
+
+@dataclass(frozen=True)
+class AlphaPanel:
+    """One data set: lines over α, in pixels of a picture of WIDTH × HEIGHT."""
+
+    title: str
+    across: tuple[Tick, ...]
+    up: tuple[Tick, ...]
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One algorithm under one setting: places are per cent of the width."""
+
+    label: str
+    value: str
+    style: dict[str, Any]
+    at: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class DotPanel:
+    """One data set at its only α: a row per algorithm and setting."""
+
+    title: str
+    ticks: tuple[Tick, ...]
+    dots: tuple[Dot, ...]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Panels of both kinds, and one line of each label for the legend."""
+
+    over_alpha: tuple[AlphaPanel, ...]
+    dots: tuple[DotPanel, ...]
+    legend: dict[str, Line]
+    left_out: int  # settings of a single algorithm, which the tables have
+
+
+def draw_overview(study: Study) -> Overview:
+    by_dataset: dict[str, list[Place]] = {}
+    for place in study.places:
+        by_dataset.setdefault(place.dataset, []).append(place)
+    left_out = {
+        (place.dataset, cohort.name)
+        for place in study.places
+        for cohort in set(place.cohorts) - set(shown_cohorts(place.cohorts))
+    }
+    panels = [_over_alpha(places) for places in by_dataset.values() if len(places) > 1]
+    dots = [_dots(places[0]) for places in by_dataset.values() if len(places) == 1]
+    legend = {line.label: line for panel in panels for line in panel.lines}
+    return Overview(
+        tuple(panel for panel in panels if panel.lines),
+        tuple(panel for panel in dots if panel.dots),
+        legend,
+        len(left_out),
+    )
+
+
+def compared(cohorts: Sequence[Cohort]) -> list[Cohort]:
+    """The cohorts that compare algorithms; all of them where none does."""
+    return [cohort for cohort in cohorts if len(cohort.members) > 1] or list(cohorts)
+
+
+def shown_cohorts(cohorts: Sequence[Cohort], most: int = _MOST_LINES) -> list[Cohort]:
+    """Of the cohorts that compare algorithms, presets as they are, as many as one picture can hold."""
+    kept: list[Cohort] = []
+    lines = 0
+    several = compared(cohorts)
+    for cohort in [cohort for cohort in several if not cohort.own] or several:
+        lines += len(cohort.members)
+        if kept and lines > most:
+            break
+        kept.append(cohort)
+    return kept
+
+
+def _known(member: Member) -> bool:
+    return member.row[_METRIC] is not None
+
+
+def _edges(member: Member) -> tuple[float, float, float]:
+    middle, wide = member.row[_METRIC], member.row[f"{_METRIC}_deviation"] or 0.0
+    return middle - wide, middle, middle + wide
+
+
+def _over_alpha(places: Sequence[Place]) -> AlphaPanel:
+    found: dict[str, list[tuple[int, Cohort, Member]]] = {}
+    for at, place in enumerate(places):
+        for cohort in shown_cohorts(place.cohorts):
+            for member in filter(_known, cohort.members):
+                found.setdefault(cohort.label(member), []).append((at, cohort, member))
+    found = {label: entries for label, entries in found.items() if 2 * len(entries) > len(places)}
+    # Means set the scale: one whisker of many must not flatten all lines.
+    values = [member.row[_METRIC] for entries in found.values() for _, _, member in entries]
+    room = 0.08 * (max(values, default=1) - min(values, default=0)) or 0.01
+    low, high = min(values, default=0) - room, max(values, default=1) + room
+    ticks = nice_ticks(low, high, 6)
+    step = (WIDTH - _LEFT - _RIGHT) / max(len(places) - 1, 1)
+
+    def height(value: float) -> float:
+        share = min(max((high - value) / (high - low), 0.0), 1.0)
+        return round(_TOP + (HEIGHT - _TOP - _BOTTOM) * share, 1)
+
+    lines = []
+    for number, (label, entries) in enumerate(found.items()):
+        shift = 1.6 * (number % 5 - 2)  # whiskers side by side
+        marks = []
+        for at, _, member in entries:
+            below, middle, above = map(height, _edges(member))
+            marks.append(Mark(round(_LEFT + at * step + shift, 1), middle, below, above))
+        path = "M" + "L".join(f"{mark.x} {mark.y}" for mark in marks)
+        said = "; ".join(f"α = {places[at].alpha_label}: {_value(member)}" for at, _, member in entries)
+        lines.append(Line(label, svg_style(entries[0][2].style), path, tuple(marks), f"{label}. {said}"))
+    across = tuple(Tick(round(_LEFT + at * step, 1), place.alpha_label) for at, place in enumerate(places))
+    up = tuple(Tick(height(tick), tick_text(tick, ticks)) for tick in ticks)
+    return AlphaPanel(places[0].dataset_label, across, up, tuple(lines))
+
+
+def _dots(place: Place) -> DotPanel:
+    chosen = [
+        (cohort, member) for cohort in shown_cohorts(place.cohorts) for member in cohort.members if _known(member)
+    ]
+    values = [edge for _, member in chosen for edge in _edges(member)]
+    ticks = nice_ticks(min(values, default=0), max(values, default=1), 4)
+    low, high = min([*values, *ticks[:1]]), max([*values, *ticks[-1:]])
+
+    def across(value: float) -> float:
+        return round(100 * (value - low) / ((high - low) or 1), 2)
+
+    dots = []
+    for cohort, member in chosen:
+        below, middle, above = map(across, _edges(member))
+        dots.append(Dot(cohort.label(member), _value(member), svg_style(member.style), middle, below, above))
+    return DotPanel(place.title, tuple(Tick(across(tick), tick_text(tick, ticks)) for tick in ticks), tuple(dots))
+
+
+def _value(member: Member) -> str:
+    return plus_minus(member.row[_METRIC], member.row[f"{_METRIC}_deviation"])
+
+
+def nice_ticks(low: float, high: float, most: int) -> list[float]:
+    """Round numbers between two values, two to ``most`` of them.
+
+    >>> nice_ticks(0.71, 0.93, 5)
+    [0.75, 0.8, 0.85, 0.9]
+    """
+    span = high - low
+    if not span > 0:
+        return [low]
+    for exponent in range(math.floor(math.log10(span)) - 1, math.floor(math.log10(span)) + 2):
+        for factor in (1, 2, 5):
+            step = factor * 10.0**exponent
+            first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+            if last - first < most:
+                return [round(place * step, 12) for place in range(first, last + 1)]
+    return [low]
+
+
+def tick_text(tick: float, ticks: Iterable[float]) -> str:
+    """With as many decimals as the ticks need."""
+    decimals = max(len(f"{value:.10f}".rstrip("0").partition(".")[2]) for value in ticks)
+    return f"{tick:.{min(decimals, 4)}f}".replace("-", "−")

@@ -1,0 +1,298 @@
+"""The numbers behind a page's charts and downloads, packed into it: JSON or CSV, gzip, base64.
+
+Of a small study everything is there at full precision. Of a large one the charts get evenly chosen rounds and four
+digits, which is more than a screen shows, and the page says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedga.experiments.database import IDENTITY
+from fedga.experiments.records import METRICS, ClientRound
+from fedga.experiments.results import AVERAGED, SHOWN, telling_fields
+from fedga.experiments.store import Store
+from fedga.report.curves import Curve
+from fedga.report.heatmap import RAMP, counts_summary
+from fedga.report.lines import METRIC_NAMES
+from fedga.report.page.marks import svg_style
+from fedga.report.page.overview import compared, shown_cohorts
+from fedga.report.page.study import Member, Study
+from fedga.report.series import setting_text
+from fedga.report.style import GAINED, LOST
+
+MOST_ROUNDS = 150  # of a run, in a chart
+FEWEST_ROUNDS = 20
+MOST_VALUES = 500_000  # of all curves together
+MAIN_SHARE = 0.4  # of these, for the metrics that are looked at first
+FINE_VALUES = 150_000  # up to so many, values keep six digits
+MOST_ROWS = 30_000  # of the whole CSV
+MOST_CSV_BYTES = 1_200_000  # packed
+MOST_CLIENTS = 100  # of a heat map
+_MAIN = ("accuracy", "averaged_accuracy")
+_MANY_CLASSES = 20  # with more of them, fewer clients are shown and their accuracies to a per cent
+_DEFAULT_LINES = 14
+
+_GROUPS = {"": "global model", "averaged": "model averaged over rounds", "clients": "active clients"}
+_OWN_NAMES = {
+    "ea_ratio": "EA ratio",
+    "client_ea_ratio": "EA ratio of clients' models",
+    "forgetting_frequent": "accuracy lost on frequent classes",
+    "forgetting_rare": "accuracy lost on rare classes",
+    "forgetting_missing": "accuracy lost on missing classes",
+}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What goes into the page, and what the page says about it."""
+
+    charts: str
+    csv: str  # empty where only the charts' rows can be downloaded
+    rows: int  # of `fedga results`
+    most_rounds: int  # that a curve of accuracy keeps
+    other_rounds: int  # that a curve of another metric keeps
+    thinned: bool
+    digits: int
+    looked: bool  # whether the folder knows any client before and after its training
+
+
+def pack(study: Study) -> Packed:
+    rows = sum(len(curve.rounds) for curve in study.curves)
+    csv = _whole_csv(study) if rows <= MOST_ROWS else ""
+    lines, looks = _Lines(study.curves), _looks(study)
+    data = {
+        "metrics": lines.metrics,
+        "scale": 10**lines.digits,
+        "places": [_place(study, lines, at) for at in range(len(study.places))],
+        "lines": lines.packed,
+        "rounds": lines.rounds,
+        "runs": _runs(study, lines, with_names=not csv),
+        "maps": _maps(study),
+        **looks,
+        "ramp": RAMP,
+        "lost": LOST,
+        "gained": GAINED,
+        "columns": [] if csv else _columns(study),
+    }
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return Packed(
+        _zip(text), csv, rows, lines.main_rounds, lines.other_rounds, lines.thinned, lines.digits, bool(looks["looks"])
+    )
+
+
+def _zip(text: str) -> str:
+    """The same text gives the same letters: gzip is not told the time."""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+def _whole_csv(study: Study) -> str:
+    stream = io.StringIO()
+    with Store(study.folder) as store:
+        store.write_results(stream, "csv")
+    packed = _zip(stream.getvalue())
+    return packed if len(packed) <= MOST_CSV_BYTES else ""
+
+
+class _Lines:
+    """The curves of all runs, metric by metric: rounds that several share are kept once, values as differences."""
+
+    def __init__(self, curves: Sequence[Curve]) -> None:
+        self.names = [name for name in METRICS if any(name in curve.values for curve in curves)]
+        self.metrics = [_metric(name) for name in self.names]
+        main = [_measured(curve, name) for curve in curves for name in _MAIN]
+        others = [_measured(curve, name) for curve in curves for name in self.names if name not in _MAIN]
+        self.main_rounds = _most_rounds(main, MAIN_SHARE * MOST_VALUES if others else MOST_VALUES)
+        kept = _kept(main, self.main_rounds)
+        self.other_rounds = min(_most_rounds(others, MOST_VALUES - kept), self.main_rounds)
+        kept += _kept(others, self.other_rounds)
+        self.thinned = kept < sum(main) + sum(others)
+        self.digits = 6 if kept <= FINE_VALUES else 4
+        self.rounds: list[list[int]] = []
+        self._places: dict[bytes, int] = {}
+        self.packed = [[self._line(curve, name) for name in self.names] for curve in curves]
+        self.at = {curve.run_id: number for number, curve in enumerate(curves)}
+
+    def _line(self, curve: Curve, name: str) -> list[Any] | None:
+        """Number of the list of rounds, values, and whether they stand as they are or as differences."""
+        values = curve.metric(name)
+        known = np.flatnonzero(~np.isnan(values))
+        if not len(known):
+            return None
+        most = self.main_rounds if name in _MAIN else self.other_rounds
+        if len(known) > most:
+            known = known[np.linspace(0, len(known) - 1, most).round().astype(int)]
+        rounds = self._place(curve.rounds[known])
+        values = values[known]
+        if "ea_ratio" in name or not np.isfinite(values).all() or np.abs(values).max() >= 1000:
+            return [rounds, [_significant(value, self.digits) for value in values.tolist()], 1]
+        whole = np.rint(values * 10**self.digits).astype(np.int64)
+        return [rounds, np.diff(whole, prepend=0).tolist()]
+
+    def _place(self, rounds: np.ndarray) -> int:
+        if (key := rounds.tobytes()) not in self._places:
+            self._places[key] = len(self.rounds)
+            self.rounds.append(np.diff(rounds, prepend=0).tolist())
+        return self._places[key]
+
+
+def _measured(curve: Curve, name: str) -> int:
+    return int(np.count_nonzero(~np.isnan(curve.metric(name))))
+
+
+def _kept(measured: Sequence[int], most: int) -> int:
+    return sum(min(number, most) for number in measured)
+
+
+def _most_rounds(measured: Sequence[int], room: float) -> int:
+    """As many rounds per curve as all of them have room for."""
+    fitting = (most for most in range(MOST_ROUNDS, FEWEST_ROUNDS, -5) if _kept(measured, most) <= room)
+    return next(fitting, FEWEST_ROUNDS)
+
+
+def _significant(value: float, digits: int) -> float | int | str:
+    """The shortest number with so many digits; JSON has no infinity, so that one is a text.
+
+    >>> _significant(12.3456789, 4), _significant(1200.0, 4), _significant(float("inf"), 4)
+    (12.35, 1200, 'Infinity')
+    """
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def _metric(name: str) -> dict[str, Any]:
+    averaged = name.startswith("averaged_")
+    base = name.removeprefix("averaged_")
+    own = name.startswith(("client_", "forgetting_"))
+    label = _OWN_NAMES.get(base) or METRIC_NAMES.get(base, base.replace("_", " "))
+    return {
+        "name": name,
+        "label": label + (", averaged model" if averaged else ""),
+        "group": _GROUPS["averaged" if averaged else "clients" if own else ""],
+        "ratio": int("ea_ratio" in name),  # heavy-tailed: median and range on a logarithm
+        "bounded": int(base in ("accuracy", "macro_f1", "balanced_accuracy")),
+    }
+
+
+def _place(study: Study, lines: _Lines, at: int) -> dict[str, Any]:
+    place = study.places[at]
+    shown = shown_cohorts(place.cohorts, _DEFAULT_LINES)
+    return {
+        "dataset": place.dataset_label,
+        "alpha": place.alpha_label,
+        "cohorts": [
+            {
+                "name": cohort.name,
+                "shown": int(cohort in shown),
+                "members": [
+                    {
+                        "name": member.name,
+                        "label": cohort.label(member),
+                        **svg_style(member.style),
+                        "runs": [lines.at[curve.run_id] for curve in member.series.curves],
+                    }
+                    for member in cohort.members
+                ],
+            }
+            for cohort in place.cohorts
+        ],
+    }
+
+
+def _runs(study: Study, lines: _Lines, *, with_names: bool) -> list[list[Any]]:
+    """Seed and status of every run; with what names it in the CSV where the page makes that itself."""
+    further = telling_fields(list(study.runs))
+    runs: list[list[Any]] = [[] for _ in study.curves]
+    for run in study.runs:
+        if run.run_id in lines.at:
+            names = [_csv_text(getattr(run.spec, name)) for name in (*IDENTITY, *further)] if with_names else []
+            runs[lines.at[run.run_id]] = [run.spec.seed, run.status, *names]
+    return runs
+
+
+def _csv_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return setting_text(value) if isinstance(value, tuple) else str(value)
+
+
+def _columns(study: Study) -> list[list[str]]:
+    """What stands before the round, the metrics after it, and the settings at the end, as `fedga results` has them."""
+    averaged = AVERAGED if any(run.spec.server_average for run in study.runs) else ()
+    return [list(IDENTITY), [*SHOWN, *averaged], list(telling_fields(list(study.runs)))]
+
+
+def _maps(study: Study) -> list[dict[str, Any]]:
+    return [
+        {
+            "dataset": study.labels.get(one.dataset, one.dataset),
+            "alpha": "–" if one.alpha is None else f"{one.alpha:g}",
+            "partition": one.partition,
+            "seed": one.seed,
+            "clients": one.clients,
+            "classes": list(one.class_names),
+            "counts": one.class_counts[:MOST_CLIENTS].tolist(),
+            "largest": int(one.class_counts.max(initial=0)),
+            "said": counts_summary(one.class_counts),
+        }
+        for one in study.partitions
+    ]
+
+
+def _looks(study: Study) -> dict[str, list[Any]]:
+    """The last look at the active clients of every series, of its lowest seed; what several share is kept once."""
+    held: dict[str, int] = {}
+    named: dict[str, int] = {}
+    looks = []
+    with Store(study.folder) as store:
+        for at, place in enumerate(study.places):
+            names = study.class_names(place.dataset)
+            for cohort in compared(place.cohorts):
+                for member in cohort.members:
+                    if (seen := _last_look(store, member)) is not None:
+                        look = _look(seen[1], names)
+                        look |= {"place": at, "label": cohort.label(member), "seed": seen[0]}
+                        look["counts"] = held.setdefault(json.dumps(look["counts"]), len(held))
+                        look["classes"] = named.setdefault(json.dumps(look["classes"]), len(named))
+                        looks.append(look)
+    return {"looks": looks, "held": list(map(json.loads, held)), "classNames": list(map(json.loads, named))}
+
+
+def _look(seen: ClientRound, names: Sequence[str]) -> dict[str, Any]:
+    arrays = seen.arrays
+    classes = arrays["class_counts"].shape[1]
+    many = classes > _MANY_CLASSES
+    most, decimals = (4, 2) if many else (10, 3)
+    return {
+        "round": seen.round,
+        "of": len(arrays["client"]),
+        "clients": arrays["client"][:most].tolist(),
+        "counts": arrays["class_counts"][:most].tolist(),
+        "before": _thousandths(arrays["accuracy_before"][:most], decimals),
+        "after": _thousandths(arrays["accuracy_after"][:most], decimals),
+        "classes": list(names) if len(names) == classes else [str(number) for number in range(classes)],
+    }
+
+
+def _last_look(store: Store, member: Member) -> tuple[int, ClientRound] | None:
+    for curve in sorted(member.series.curves, key=lambda curve: curve.seed):
+        if seen := store.client_rounds(curve.run_id):
+            return curve.seed, seen[-1]
+    return None
+
+
+def _thousandths(accuracy: np.ndarray, decimals: int) -> list[list[int | None]]:
+    """In thousandths, None for a class that the test split has no sample of."""
+    rows = np.round(accuracy, decimals).tolist()
+    return [[None if math.isnan(value) else round(1000 * value) for value in row] for row in rows]

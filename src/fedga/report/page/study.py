@@ -1,0 +1,222 @@
+"""What a page is about: a results folder, read once and put into the order in which it is told.
+
+A place is a data set and an α. At a place the runs that differ in their algorithm alone form a cohort: only inside one
+is "better than FedAvg" a statement about the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from fedga.data.catalog import find_source
+from fedga.errors import FedGAError
+from fedga.experiments.presets import PRESETS, preset_settings
+from fedga.experiments.records import Partition, Run
+from fedga.experiments.spec import SETTINGS, RunSpec
+from fedga.experiments.store import Store
+from fedga.report.curves import Curve, read_curves
+from fedga.report.paper.printed import dataset_name, dataset_rank
+from fedga.report.series import Series, make_panels, setting_text, varying_settings
+from fedga.report.style import LineStyle, base_name, display_name, line_style
+from fedga.report.summary import Row, summary_rows
+
+_ONLY_LOOKS = ("evaluate_every", "diagnose_every", "server_average")  # settings that leave the trained model as it is
+_NO_SETTING = ("dataset", "alpha", "algorithm", "algorithm_options", "seed")  # in which members of a cohort may differ
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One algorithm of a cohort: its runs, its row of the summary and how its line looks."""
+
+    name: str
+    series: Series
+    row: Row
+    style: LineStyle
+
+    @cached_property
+    def complete(self) -> list[Curve]:
+        """The runs that the row's means are made of."""
+        return [curve for curve in self.series.sound if curve.rounds[-1] == self.row["round"]]
+
+    def by_seed(self, metric: str) -> dict[int, float]:
+        """The last value of every run in the means."""
+        return {curve.seed: curve.last(metric) for curve in self.complete if np.isfinite(curve.last(metric))}
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Runs of one place that differ in algorithm and seed alone; ``name`` is what sets them apart from the others."""
+
+    preset: str
+    own: str  # the settings in which it is not its preset, in words
+    members: tuple[Member, ...]
+
+    @property
+    def name(self) -> str:
+        return ", ".join(part for part in (self.preset, self.own) if part)
+
+    def label(self, member: Member) -> str:
+        return f"{member.name}, {self.name}" if self.name else member.name
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A data set and an α."""
+
+    dataset: str
+    alpha: float | None
+    dataset_label: str
+    cohorts: tuple[Cohort, ...]  # presets as they are first, then those of many algorithms
+
+    @property
+    def alpha_label(self) -> str:
+        return "–" if self.alpha is None else f"{self.alpha:g}"
+
+    @property
+    def title(self) -> str:
+        return self.dataset_label if self.alpha is None else f"{self.dataset_label}, α = {self.alpha:g}"
+
+    @property
+    def members(self) -> list[tuple[Cohort, Member]]:
+        return [(cohort, member) for cohort in self.cohorts for member in cohort.members]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A results folder as a page tells of it."""
+
+    folder: Path
+    runs: tuple[Run, ...]
+    curves: tuple[Curve, ...]
+    places: tuple[Place, ...]
+    partitions: tuple[Partition, ...]
+    labels: Mapping[str, str]  # data set -> its name on the page
+
+    def class_names(self, dataset: str) -> tuple[str, ...]:
+        """The names of its classes; none where neither the folder nor the catalogue knows them."""
+        for partition in self.partitions:
+            if partition.dataset == dataset:
+                return partition.class_names
+        source = find_source(dataset)
+        return () if source is None else source.class_names
+
+    def classes(self, dataset: str) -> int | None:
+        """How many classes it has; None where nobody knows."""
+        source = find_source(dataset)
+        return len(self.class_names(dataset)) or (source.classes if source else None)
+
+
+def read_study(folder: Path) -> Study:
+    """Everything a page needs but the looks at clients, which are read one by one when they are packed."""
+    with Store(folder) as store:
+        runs, partitions = store.runs(), store.partitions()
+    curves = read_curves(folder)
+    if not any(len(curve.rounds) for curve in curves):
+        raise FedGAError(f"there is nothing to report in {str(folder)!r}: no run has been evaluated yet")
+    labels = dataset_labels([run.spec.dataset for run in runs] + [str(curve.settings["dataset"]) for curve in curves])
+    kept = sorted(partitions, key=_partition_order)
+    places = _places(curves, labels, {run.run_id: run.spec for run in runs})
+    return Study(folder, tuple(runs), tuple(curves), tuple(places), tuple(kept), labels)
+
+
+def _partition_order(one: Partition) -> tuple[Any, ...]:
+    """As places are, and the usual partition before others of the same α."""
+    return (dataset_rank(one.dataset), one.alpha is not None, one.alpha or 0, one.partition != "dirichlet")
+
+
+def dataset_labels(datasets: Sequence[str]) -> dict[str, str]:
+    """A name to show for each data set: short, but longer where two would be called the same.
+
+    >>> dataset_labels(["mnist", "a/table.csv", "b/table.csv"])
+    {'mnist': 'MNIST', 'a/table.csv': 'a/table.csv', 'b/table.csv': 'b/table.csv'}
+    """
+    names = {dataset: dataset_name(dataset) for dataset in dict.fromkeys(datasets)}
+    shown = list(names.values())
+    return {dataset: name if shown.count(name) == 1 else str(PurePath(dataset)) for dataset, name in names.items()}
+
+
+def _places(curves: Sequence[Curve], labels: Mapping[str, str], specs: Mapping[str, RunSpec]) -> list[Place]:
+    rows = iter(summary_rows(curves))
+    places = []
+    for panel in make_panels(curves):
+        found = [(series, next(rows)) for series in panel.series]
+        cohorts = _cohorts(found, specs, panel.dataset, panel.alpha)
+        places.append(Place(panel.dataset, panel.alpha, labels[panel.dataset], tuple(cohorts)))
+    return sorted(places, key=lambda place: (dataset_rank(place.dataset), place.alpha is not None, place.alpha or 0))
+
+
+def _cohorts(
+    found: Sequence[tuple[Series, Row]], specs: Mapping[str, RunSpec], dataset: str, alpha: float | None
+) -> list[Cohort]:
+    groups: dict[tuple[Any, ...], list[tuple[Series, Row]]] = {}
+    settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for series, row in found:
+        shared = _shared(series, specs)
+        groups.setdefault(tuple(shared.items()), []).append((series, row))
+        settings[tuple(shared.items())] = shared
+    names = _names(list(settings.values()), dataset, alpha)
+    # Presets as they are first, then what compares most algorithms.
+    ordered = sorted(zip(groups.values(), names, strict=True), key=lambda one: (one[1][1] != "", -len(one[0]), one[1]))
+    used: dict[tuple[str, str], int] = {}
+    cohorts = []
+    for group, (preset, own) in ordered:
+        members = []
+        for series, row in group:
+            kind = (base_name(series.algorithm), series.preset)
+            style = line_style(series.algorithm, series.preset, variant=used.setdefault(kind, 0))
+            used[kind] += 1
+            members.append(Member(_member_name(series, group), series, row, style))
+        cohorts.append(Cohort(preset, own, tuple(members)))
+    return cohorts
+
+
+def _shared(series: Series, specs: Mapping[str, RunSpec]) -> dict[str, Any]:
+    """All settings that the members of a cohort have in common, whether or not they tell runs of the folder apart.
+
+    What only looks at a model counts where a series is one of several that differ in nothing else.
+    """
+    spec = specs.get(series.curves[0].run_id)
+    every = {} if spec is None else {name: getattr(spec, name) for name in SETTINGS if name not in _ONLY_LOOKS}
+    return {name: value for name, value in {**every, **series.settings}.items() if name not in _NO_SETTING}
+
+
+def _member_name(series: Series, group: Sequence[tuple[Series, Row]]) -> str:
+    """The algorithm; with its options where only they tell it from another of the cohort."""
+    name = display_name(series.algorithm)
+    alike = [other for other, _ in group if other.algorithm == series.algorithm]
+    return name if len(alike) == 1 else f"{name} [{setting_text(series.settings['algorithm_options'])}]"
+
+
+def _names(cohorts: Sequence[Mapping[str, Any]], dataset: str, alpha: float | None) -> list[tuple[str, str]]:
+    """Preset and own settings of each cohort, as few of them as tell all apart."""
+    varying = [name for name in varying_settings(cohorts) if name != "preset"]
+    several = len({settings.get("preset") for settings in cohorts}) > 1
+    telling = [name for name in varying if name not in _ONLY_LOOKS]
+    for names in (telling, varying):
+        found = [
+            (str(settings.get("preset") or ""), _own_settings(settings, names, dataset, alpha)) for settings in cohorts
+        ]
+        if len(set(found)) == len(found):
+            break
+    else:
+        found = [(str(settings.get("preset") or ""), _settings(settings, varying)) for settings in cohorts]
+    return [(preset or ("no preset" if several else ""), own) for preset, own in found]
+
+
+def _own_settings(settings: Mapping[str, Any], names: Sequence[str], dataset: str, alpha: float | None) -> str:
+    """Those of the settings that its preset would have at another value."""
+    preset = settings.get("preset")
+    usual = preset_settings(preset if preset in PRESETS else "", dataset, alpha).values
+    if settings.get("server_rate") is None:
+        usual = {**usual, "server_rate": None}  # the rate that goes with the optimiser is no choice of its own
+    return _settings(settings, [name for name in names if settings[name] != usual.get(name, SETTINGS[name].default)])
+
+
+def _settings(settings: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {setting_text(settings[name])}" for name in names)
