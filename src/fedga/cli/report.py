@@ -11,7 +11,7 @@ from fedga.cli.console import say
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder that `fedga run` or `fedga paper` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that `fedga run` or `fedga paper` wrote, or its archive.")],
     out_file: Annotated[
         Path | None, typer.Option("--out", help="The page; report.html in the folder if left out.", metavar="FILE")
     ] = None,
@@ -22,8 +22,10 @@ def report(
 
         fedga report runs/mnist-0f3a --out mnist.html
     """
+    from fedga.experiments.archive import opened
     from fedga.report.page.build import write_page
     from fedga.report.paper.sections import sections_of
 
-    page = write_page(folder, out_file or folder / "report.html", sections_of(folder))
+    with opened(folder) as here:
+        page = write_page(here, out_file or folder / "report.html", sections_of(here), called=str(folder))
     say(f"the page: {page}")

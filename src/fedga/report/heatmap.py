@@ -61,7 +61,7 @@ def label_heatmap(
     with drawing():
         side = min(0.42, max(9.6 / clients, 0.075)) if clients > 12 else 0.45
         tall = min(max(side, 0.2), 0.45) if classes <= _MOST_NAMED else max(4.5 / classes, 0.035)
-        caption = f"White: the client has no sample of the class. {counts_summary(every)}"
+        caption = f"Empty: the client has no sample of the class. {counts_summary(every)}"
         if clients < len(every):
             caption += f" Shown: the first {clients} of {len(every):,} clients."
         named = bool(client_names) and side >= 0.2

@@ -31,16 +31,20 @@ _SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "look
 _LONG = 36  # letters
 
 
-def write_page(folder: Path, target: Path, sections: Sequence[Section] = (), *, title: str = "") -> Path:
+def write_page(
+    folder: Path, target: Path, sections: Sequence[Section] = (), *, title: str = "", called: str = ""
+) -> Path:
     """Write the page of a results folder, whole or not at all; ``sections`` come after its summary.
 
-    A folder that has no runs makes a page too if there are sections to show.
+    A folder that has no runs makes a page too if there are sections to show. ``called`` is the folder's name on the
+    page, for one that is read where an archive was unpacked.
     """
     if target.is_dir():
         raise FedGAError(f"the page cannot be written to {str(target)!r}, which is a folder: give a file with --out")
     environment = _environment()
-    study = read_study(folder) if not sections or (folder / FILE_NAME).is_file() else None
-    contents = _frame(folder, sections, title or _title(folder, study))
+    called = called or str(folder)
+    study = read_study(folder, called) if not sections or (folder / FILE_NAME).is_file() else None
+    contents = _frame(called, sections, title or _title(called, study))
     contents |= {"study": study, **(_contents(study) if study else {})}
     return _write(environment.get_template("page.html").render(contents), target)
 
@@ -60,20 +64,20 @@ def _read(name: str) -> str:
     return resources.files("fedga.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
-def _title(folder: Path, study: Study | None) -> str:
+def _title(called: str, study: Study | None) -> str:
     if study is None:
-        return f"Results in {folder.name}"
+        return f"Results in {Path(called).name}"
     datasets = list(dict.fromkeys(place.dataset_label for place in study.places))
     return f"Federated learning on {listed(datasets)}".replace("-", "\u2011")  # CIFAR-10 is one word
 
 
-def _frame(folder: Path, sections: Sequence[Section], title: str) -> dict[str, Any]:
+def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, Any]:
     """What every page has."""
     from markupsafe import Markup
 
     return {
         "title": title,
-        "folder": str(folder),
+        "folder": called,
         "version": __version__,
         "css": Markup(_read("page.css")),
         "script": Markup("\n".join(_read(f"{name}.js") for name in _SCRIPTS)),

@@ -8,7 +8,6 @@ import platform
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedga.errors import FedGAError
@@ -49,7 +48,7 @@ class Repeat:
 
 def repeat(study: Study) -> Repeat:
     specs = [run.spec for run in study.runs]
-    commands, strays = _commands(study.folder, specs)
+    commands, strays = _commands(study, specs)
     return Repeat(_settings_table(study, specs), _data_table(study), _versions(), tuple(commands), strays)
 
 
@@ -131,26 +130,26 @@ def _place_text(study: Study, reason: Sequence[str], key: Sequence[Any]) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _commands(folder: Path, specs: Sequence[RunSpec]) -> tuple[list[str], int]:
+def _commands(study: Study, specs: Sequence[RunSpec]) -> tuple[list[str], int]:
     """Commands that train exactly these runs, each proved by building its grid; and how many runs are left over."""
-    commands, left = _paper_commands(folder, specs)
+    commands, left = _paper_commands(study, specs)
     for parts in _PARTS:
         if not left:
             break
         groups: dict[tuple[Any, ...], list[RunSpec]] = {}
         for spec in left:
             groups.setdefault(tuple(getattr(spec, part) for part in parts), []).append(spec)
-        made = {key: _run_command(group, folder) for key, group in groups.items()}
+        made = {key: _run_command(group, study.called) for key, group in groups.items()}
         if parts is _PARTS[-1] or all(made.values()):
             commands += [command for command in made.values() if command]
             left = [spec for key, group in groups.items() if not made[key] for spec in group]
     return commands, len(left)
 
 
-def _paper_commands(folder: Path, specs: Sequence[RunSpec]) -> tuple[list[str], list[RunSpec]]:
+def _paper_commands(study: Study, specs: Sequence[RunSpec]) -> tuple[list[str], list[RunSpec]]:
     """The commands of the paper's experiments that were asked of this folder, and the runs they do not cover."""
     by_scope: dict[Scope, list[str]] = {}
-    for name, scopes in asked(folder).items():
+    for name, scopes in asked(study.folder).items():
         for scope in scopes:
             by_scope.setdefault(scope, []).append(name)
     commands, covered = [], set()
@@ -164,12 +163,12 @@ def _paper_commands(folder: Path, specs: Sequence[RunSpec]) -> tuple[list[str], 
             ("--algorithms", scope.algorithms),
         ):
             words += [flag, values_text(values)] if values else []
-        commands += [shlex.join(["fedga", "paper", name, *words, "--out", str(folder)]) for name in chosen]
+        commands += [shlex.join(["fedga", "paper", name, *words, "--out", study.called]) for name in chosen]
         covered |= {spec.run_id for spec in all_runs([EXPERIMENTS[name] for name in names], scope)}
     return commands, [spec for spec in specs if spec.run_id not in covered]
 
 
-def _run_command(specs: Sequence[RunSpec], folder: Path) -> str:
+def _run_command(specs: Sequence[RunSpec], called: str) -> str:
     """The `fedga run` that makes exactly these runs; empty where no single one does."""
     flags = {name: values for name in _LISTED if (values := _values(specs, name)) not in ([""], [None])}
     flags |= {name: _values(specs, name) for name in ("partition", "client_column", "label_column")}
@@ -179,7 +178,7 @@ def _run_command(specs: Sequence[RunSpec], folder: Path) -> str:
         runs = _grid(flags, len(specs))
         if {run.run_id for run in runs} == wanted:
             words = [word for name, values in flags.items() for word in (SETTINGS[name].flag, _flag_text(name, values))]
-            return shlex.join(["fedga", "run", *words, "--out", str(folder)])
+            return shlex.join(["fedga", "run", *words, "--out", called])
         by_place = {_place(run): run for run in runs}
         for spec in specs:
             made = by_place.get(_place(spec))

@@ -92,6 +92,7 @@ class Study:
     """A results folder as a page tells of it."""
 
     folder: Path
+    called: str  # its name on the page
     runs: tuple[Run, ...]
     curves: tuple[Curve, ...]
     places: tuple[Place, ...]
@@ -112,17 +113,17 @@ class Study:
         return len(self.class_names(dataset)) or (source.classes if source else None)
 
 
-def read_study(folder: Path) -> Study:
+def read_study(folder: Path, called: str = "") -> Study:
     """Everything a page needs but the looks at clients, which are read one by one when they are packed."""
     with Store(folder) as store:
         runs, partitions = store.runs(), store.partitions()
     curves = read_curves(folder)
     if not any(len(curve.rounds) for curve in curves):
-        raise FedGAError(f"there is nothing to report in {str(folder)!r}: no run has been evaluated yet")
+        raise FedGAError(f"there is nothing to report in {called or str(folder)!r}: no run has been evaluated yet")
     labels = dataset_labels([run.spec.dataset for run in runs] + [str(curve.settings["dataset"]) for curve in curves])
     kept = sorted(partitions, key=_partition_order)
     places = _places(curves, labels, {run.run_id: run.spec for run in runs})
-    return Study(folder, tuple(runs), tuple(curves), tuple(places), tuple(kept), labels)
+    return Study(folder, called or str(folder), tuple(runs), tuple(curves), tuple(places), tuple(kept), labels)
 
 
 def _partition_order(one: Partition) -> tuple[Any, ...]:
