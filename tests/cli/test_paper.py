@@ -62,6 +62,19 @@ def test_the_main_table_says_what_the_store_says(everything: Path) -> None:
     assert float(row["FedGA"]) == pytest.approx(mean)
 
 
+def test_a_report_leaves_its_tables_and_figures_as_files_too(everything: Path, tmp_path: Path) -> None:
+    done(f"archive {everything}", tmp_path / "small")
+    done(f"report {tmp_path / 'small'} --files --out", tmp_path / "page" / "index.html")
+    for kind in ("md", "tex", "csv"):
+        assert (tmp_path / "page" / "tables" / f"results.{kind}").stat().st_size > 100
+        assert (tmp_path / "page" / "tables" / f"table-80.{kind}").exists()
+    for kind in ("png", "svg", "pdf"):
+        assert (tmp_path / "page" / "figures" / f"overview.{kind}").stat().st_size > 1000
+        assert (tmp_path / "page" / "figures" / f"beyond.{kind}").exists()
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert str(tmp_path / "small") in page  # not the place where the archive was unpacked
+
+
 def test_nothing_is_trained_twice(everything: Path) -> None:
     again = done(f"paper table-80 {SMALL} --out", everything)
     counts = re.search(r"(\d+) runs on cpu, (\d+) of them finished already", again.err)

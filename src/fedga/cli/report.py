@@ -15,6 +15,10 @@ def report(
     out_file: Annotated[
         Path | None, typer.Option("--out", help="The page; report.html in the folder if left out.", metavar="FILE")
     ] = None,
+    files: Annotated[
+        bool,
+        typer.Option("--files", help="Also every table as Markdown, LaTeX and CSV, every figure as SVG, PDF and PNG."),
+    ] = False,
 ) -> None:
     """Write one HTML file with everything in a results folder: words, tables and interactive charts.
 
@@ -23,9 +27,16 @@ def report(
         fedga report runs/mnist-0f3a --out mnist.html
     """
     from fedga.experiments.archive import opened
-    from fedga.report.page.build import write_page
+    from fedga.report.page.build import results_section, write_page
     from fedga.report.paper.sections import sections_of
+    from fedga.report.writers import write_section
 
+    page = out_file or folder / "report.html"
     with opened(folder) as here:
-        page = write_page(here, out_file or folder / "report.html", sections_of(here), called=str(folder))
+        sections = sections_of(here)
+        write_page(here, page, sections, called=str(folder))
+        for section in (*sections, results_section(here)) if files else ():
+            write_section(section, page.parent)
+    if files:
+        say(f"tables: {page.parent / 'tables'}; figures: {page.parent / 'figures'}")
     say(f"the page: {page}")

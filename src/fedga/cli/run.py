@@ -46,8 +46,7 @@ def _run(settings: Mapping[str, str | None], config: Path | None, program: Progr
     train(prepared, out_dir, program, axes=sweep.axes, provenance=_fitted(sweep, specs))
     curves = print_summary(out_dir, {spec.run_id for spec in specs}, out)
     if pictures:
-        names = {spec.dataset: prepared.preparation.dataset(spec).class_names for spec in specs}
-        draw_pictures(out_dir, curves, specs, names)
+        draw_pictures(out_dir, curves, specs)
     say(f"a page to look at: fedga report {out_dir}")
     say(f"every round: fedga results {out_dir} --format csv; trained models: {out_dir / 'models'}")
 

@@ -38,7 +38,7 @@ def diverged_text(panels: Sequence[Panel]) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """
-    >>> listed(["FedAvg", "FedNTD", "FedGA"])
-    'FedAvg, FedNTD and FedGA'
+    >>> listed(["FedAvg", "FedNTD", "FedGA"]), listed(["FedAvg"]), listed([])
+    ('FedAvg, FedNTD and FedGA', 'FedAvg', '')
     """
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)

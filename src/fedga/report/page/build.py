@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 from fedga.errors import FedGAError, needs_extra
 from fedga.experiments.database import FILE_NAME
 from fedga.report.documents import Cell, Picture, Section, Table
+from fedga.report.general import general_pictures
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
 from fedga.report.page.payload import pack
 from fedga.report.page.repeat import repeat
-from fedga.report.page.story import listed, plural, tell
+from fedga.report.page.story import plural, tell
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import letters, svg_url
 from fedga.report.page.tables import best_tables, cost_tables, partitions_table, results_table
+from fedga.report.words import listed
 from fedga.version import __version__
 
 if TYPE_CHECKING:
@@ -47,6 +49,14 @@ def write_page(
     contents = _frame(called, sections, title or _title(called, study))
     contents |= {"study": study, **(_contents(study) if study else {})}
     return _write(environment.get_template("page.html").render(contents), target)
+
+
+def results_section(folder: Path) -> Section:
+    """The tables of a folder's page, and the general pictures, for who wants them as files."""
+    study = read_study(folder)
+    tables = (results_table(study).table, *best_tables(study), *cost_tables(study))
+    pictures = general_pictures(folder, study.curves, [run.spec for run in study.runs])
+    return Section("results", "Results", (), tables, tuple(pictures))
 
 
 def _environment() -> Environment:

@@ -15,6 +15,7 @@ from fedga.report.page.study import Cohort, Member, Place, Study
 from fedga.report.style import algorithm_rank, base_name, display_name
 from fedga.report.summary import number_text
 from fedga.report.tables import values_text
+from fedga.report.words import listed
 
 MODELS = {"accuracy": "", "averaged_accuracy": "The model averaged over rounds: "}
 _SAME = "the same"
@@ -253,11 +254,3 @@ def plus_minus(value: float, deviation: float | None) -> str:
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """
-    >>> listed(["a", "b", "c"]), listed(["a"])
-    ('a, b and c', 'a')
-    """
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""

@@ -292,7 +292,7 @@ def labels_picture(
     largest = int(max(counts.max() for counts in shown.values()))
     clients, classes = max(len(counts) for counts in shown.values()), len(class_names)
     with drawing():
-        caption = "White: the client has no sample of the class. "
+        caption = "Empty: the client has no sample of the class. "
         caption += " ".join(f"α = {alpha:g}: {counts_summary(counts)}" for alpha, counts in every.items())
         left = names_width(class_names) + 0.45
         cell = Cell(min(0.27 * clients, 8.1), min(0.2 * classes, 4.5), left=left, right=0.95)

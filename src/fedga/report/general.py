@@ -1,0 +1,47 @@
+"""The pictures of any results folder: overview, curves, what clients forget, and the clients themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from fedga.experiments.spec import RunSpec
+from fedga.experiments.store import Store
+from fedga.report import figures
+from fedga.report.curves import Curve
+from fedga.report.documents import Picture
+
+
+def general_pictures(folder: Path, curves: Sequence[Curve], specs: Sequence[RunSpec]) -> list[Picture]:
+    """What can be drawn of these runs; nothing while none of them was evaluated."""
+    if not any(len(curve.rounds) for curve in curves):
+        return []
+    drawn = [
+        Picture("overview", "Accuracy, and what clients forget", partial(figures.demo_picture, curves)),
+        Picture("accuracy", "Accuracy over rounds", partial(figures.accuracy_curves, curves)),
+        Picture("ea-ratio", "EA ratio over rounds", partial(figures.ea_ratio_curves, curves)),
+    ]
+    if any("forgetting_missing" in curve.values for curve in curves):
+        drawn.append(Picture("forgetting", "What clients forget", partial(figures.forgetting_bars, curves)))
+        drawn += _clients(folder, specs)
+    return drawn
+
+
+def _clients(folder: Path, specs: Sequence[RunSpec]) -> list[Picture]:
+    """The clients of a round before and after local training: one run per algorithm, of the first data set and α."""
+    first = specs[0]
+    alike = [spec for spec in specs if (spec.dataset, spec.alpha) == (first.dataset, first.alpha)]
+    drawn = []
+    with Store(folder) as store:
+        names = next((of.class_names for of in store.partitions() if of.dataset == first.dataset), ())
+        for algorithm, spec in {spec.algorithm: spec for spec in reversed(alike)}.items():
+            if names and (seen := store.client_rounds(spec.run_id)):
+                title = f"{algorithm}, round {seen[-1].round}, seed {spec.seed}"
+                draw = partial(figures.before_after, seen[-1].arrays, names, title=title)
+                drawn.append(Picture(f"clients-{_as_file(algorithm)}", title, draw))
+    return drawn
+
+
+def _as_file(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-=." else "_" for letter in name)
