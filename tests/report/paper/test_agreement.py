@@ -65,7 +65,7 @@ def test_counts_are_those_of_a_naive_recount(near_print: list[Curve]) -> None:
     for dataset in ("mnist", "svhn"):
         assert agreement.by_dataset[dataset].compared == 15
         assert agreement.by_dataset[dataset].within == sum(sum(within[dataset, name]) for name in NAMES)
-    table = agreement_table(near_print)
+    table = agreement_table(compare(near_print))
     assert texts(table, "within").count("yes") == agreement.within
     assert table.breaks == (14,)
 
@@ -73,7 +73,7 @@ def test_counts_are_those_of_a_naive_recount(near_print: list[Curve]) -> None:
 def test_difference_is_ours_less_theirs_in_numbers_and_in_pooled_deviations() -> None:
     theirs = printed_score("at_80", "mnist", 0.05, "fedga")
     assert theirs is not None
-    table = agreement_table(level_runs("fedga", (0.92, 0.94), alpha=0.05))
+    table = agreement_table(compare(level_runs("fedga", (0.92, 0.94), alpha=0.05)))
     [difference], [deviations] = column(table, "difference"), column(table, "in deviations")
     pooled = math.sqrt((0.0002 + theirs.deviation**2) / 2)
     assert difference.value == pytest.approx(0.03)
@@ -85,14 +85,14 @@ def test_difference_is_ours_less_theirs_in_numbers_and_in_pooled_deviations() ->
 
 @pytest.mark.parametrize(("off", "within"), [(0.01, "yes"), (-0.01, "yes"), (0.0102, "no"), (0.0, "yes")])
 def test_with_one_seed_a_hundredth_decides(off: float, within: str) -> None:
-    table = agreement_table(level_runs("fedavg", (printed_mean("fedavg", 0.1) + off,)))
+    table = agreement_table(compare(level_runs("fedavg", (printed_mean("fedavg", 0.1) + off,))))
     assert texts(table, "within") == [within]
     assert texts(table, "in deviations") == ["–"]
     assert "With one seed" in table.caption
 
 
 def test_zero_has_no_sign() -> None:
-    table = agreement_table(level_runs("fedavg", (printed_mean("fedavg", 0.1) - 1e-5,) * 2))
+    table = agreement_table(compare(level_runs("fedavg", (printed_mean("fedavg", 0.1) - 1e-5,) * 2)))
     assert texts(table, "difference") == ["0.000"]
 
 
@@ -100,7 +100,7 @@ def test_runs_without_an_end_are_shown_and_not_counted() -> None:
     runs = [make_run("fedavg", [0.1] * 4, status="diverged"), *level_runs("fedga", (printed_mean("fedga", 0.1),))]
     agreement = compare(runs)
     assert (len(agreement.cells), agreement.compared, agreement.within) == (2, 1, 1)
-    table = agreement_table(runs)
+    table = agreement_table(compare(runs))
     assert texts(table, "here")[0] == texts(table, "within")[0] == "–"
     assert column(table, "here")[0].note == "1 of 1 runs diverged"
 
@@ -111,21 +111,21 @@ def test_a_stand_in_is_shown_beside_the_others_numbers_and_only_ranked() -> None
         for name, level in zip(NAMES, (0.5, 0.6, 0.7), strict=True)
         for run in level_runs(name, (level,), dataset="digits")
     ]
-    table = agreement_table(runs)
+    table = agreement_table(compare(runs))
     assert [float(text[:5]) for text in texts(table, "MNIST, printed")] == [printed_mean(name, 0.1) for name in NAMES]
     for heading in ("difference", "in deviations", "within"):
         assert {cell.text for cell in column(table, heading)} == {"–"}
         assert {cell.value for cell in column(table, heading)} == {None}
     assert "digits stand in for MNIST" in table.caption
     assert math.isnan(compare(runs).share)
-    order = ranking_table(runs)
+    order = ranking_table(compare(runs))
     assert texts(order, "here") == texts(order, "MNIST, printed") == ["FedGA > FedNTD > FedAvg"]
     assert texts(order, "Kendall's τ") == ["1.00"]
-    words = " ".join(agreement_words(runs))
+    words = " ".join(agreement_words(compare(runs)))
     assert "printed cells" not in words
     assert "In 1 of 1 settings" in words
     assert "digits stand in for MNIST" in words
-    beside = agreement_table(runs + level_runs("fedga", (0.9,)))
+    beside = agreement_table(compare(runs + level_runs("fedga", (0.9,))))
     assert texts(beside, "printed")[-1] == f"MNIST: {texts(table, 'MNIST, printed')[-1]}"
     assert ": " not in texts(beside, "printed")[0]
 
@@ -133,14 +133,14 @@ def test_a_stand_in_is_shown_beside_the_others_numbers_and_only_ranked() -> None
 def test_orders_level_what_prints_alike() -> None:
     levels = {"fedavg": 0.92, "fedntd": 0.9401, "fedga": 0.9399}  # α = 1: FedNTD and FedGA are printed alike
     runs = [run for name, level in levels.items() for run in level_runs(name, (level,), alpha=1.0)]
-    table = ranking_table(runs)
+    table = ranking_table(compare(runs))
     assert texts(table, "here") == texts(table, "printed") == ["FedNTD = FedGA > FedAvg"]
     assert column(table, "Kendall's τ")[0].value == pytest.approx(1)
     lower = [run for run in runs if run.settings["algorithm"] != "fedga"] + level_runs("fedga", (0.91,), alpha=1.0)
-    assert texts(ranking_table(lower), "same winner") == ["yes"]
+    assert texts(ranking_table(compare(lower)), "same winner") == ["yes"]
     avg_first = [*level_runs("fedavg", (0.95,), alpha=1.0), *level_runs("fedga", (0.91,), alpha=1.0)]
-    assert texts(ranking_table(avg_first), "same winner") == ["no"]
-    assert column(ranking_table(avg_first), "Kendall's τ")[0].value == pytest.approx(-1)
+    assert texts(ranking_table(compare(avg_first)), "same winner") == ["no"]
+    assert column(ranking_table(compare(avg_first)), "Kendall's τ")[0].value == pytest.approx(-1)
 
 
 def test_kendalls_tau_is_that_of_scipy() -> None:
@@ -154,29 +154,29 @@ def test_kendalls_tau_is_that_of_scipy() -> None:
 
 def test_fedga_with_batch_counts_stands_beside_the_printed_fedga_and_ranks_only_alone() -> None:
     runs = [run for name in ("fedavg", "fedga-batch", "fedga") for run in level_runs(name, (0.9,))]
-    table = agreement_table(runs)
+    table = agreement_table(compare(runs))
     assert texts(table, "algorithm") == ["FedAvg", "FedGA (batch)", "FedGA"]
     assert texts(table, "printed")[1] == texts(table, "printed")[2]
     assert "FedGA (batch) counts classes per batch" in table.caption
-    assert texts(ranking_table(runs), "printed") == ["FedGA > FedAvg"]
+    assert texts(ranking_table(compare(runs)), "printed") == ["FedGA > FedAvg"]
     without = [run for run in runs if run.settings["algorithm"] != "fedga"]
-    assert texts(ranking_table(without), "printed") == ["FedGA (batch) > FedAvg"]
+    assert texts(ranking_table(compare(without)), "printed") == ["FedGA (batch) > FedAvg"]
 
 
 def test_captions_say_where_print_and_literature_differ() -> None:
-    one = agreement_table(level_runs("fedntd", (0.9,))).caption
+    one = agreement_table(compare(level_runs("fedntd", (0.9,)))).caption
     assert "FedNTD follows its own paper here" in one
     runs = [run for name in ("fedrl", "climb", "fedntd") for run in level_runs(name, (0.9,))]
-    main = agreement_table(runs, "main", at="mean").caption
+    main = agreement_table(compare(runs, "main", at="mean")).caption
     assert "FedRL, CLIMB and FedNTD follow their own papers here" in main
     assert "MNIST rows of the paper's main table fit the mean over the rounds" in main
     assert "CIFAR-10" not in main
-    assert "follow" not in agreement_table(level_runs("fedga", (0.9,))).caption
+    assert "follow" not in agreement_table(compare(level_runs("fedga", (0.9,)))).caption
 
 
 def test_words_count_what_was_asked_for(near_print: list[Curve]) -> None:
     agreement = compare(near_print, algorithms=("fedavg", "fedga"))
-    share, farthest, winners = agreement_words(near_print, algorithms=("fedavg", "fedga"))
+    share, farthest, winners = agreement_words(compare(near_print, algorithms=("fedavg", "fedga")))
     count = f"{agreement.within} ({100 * agreement.within / 20:.0f} %)"
     assert share == f"Of 20 printed cells of FedAvg and FedGA {count} lie within two pooled deviations or 0.01."
     assert farthest.startswith("The farthest from print is Fed")
@@ -192,13 +192,13 @@ def test_other_settings_than_the_papers_reproduce_nothing() -> None:
     cells = compare([*strong, momentum, rate, *theirs]).cells
     assert {cell.series.algorithm for cell in cells} == {"fedavg", "fedga"}
     assert [cell.series.curves for cell in cells] == [(theirs[1],), (theirs[0],)]
-    assert texts(agreement_table([*strong, theirs[0]]), "algorithm") == ["FedGA"]
+    assert texts(agreement_table(compare([*strong, theirs[0]])), "algorithm") == ["FedGA"]
 
 
 def test_nothing_to_compare_or_rank_is_one_sentence() -> None:
     with pytest.raises(FedGAError, match="nothing to put into a table"):
-        agreement_table([])
+        agreement_table(compare([]))
     with pytest.raises(FedGAError, match="nothing to compare"):
-        agreement_words(level_runs("fedga", (0.9,), dataset="cats.csv"))
+        agreement_words(compare(level_runs("fedga", (0.9,), dataset="cats.csv")))
     with pytest.raises(FedGAError, match="nothing to rank: no data set and α has finished runs of two"):
-        ranking_table(level_runs("fedga", (0.9,)))
+        ranking_table(compare(level_runs("fedga", (0.9,))))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedga.report.curves import Curve, mean
+from fedga.report.curves import mean
 from fedga.report.documents import Cell, Table
-from fedga.report.paper.comparison import TABLES, Agreement, Comparison, compare, printed_heading, printed_prefix
+from fedga.report.paper.comparison import TABLES, Agreement, Comparison, printed_heading, printed_prefix
 from fedga.report.paper.printed import dataset_name, stand_in_text
 from fedga.report.paper.ranking import rankings
 from fedga.report.paper.scores import (
@@ -29,26 +29,16 @@ from fedga.report.words import listed
 _LITERATURE = ("fedrl", "climb", "fedntd")  # built here as their own papers define them
 
 
-def agreement_table(
-    curves: Sequence[Curve],
-    which: str = "at_80",
-    *,
-    metric: str = "accuracy",
-    at: str = "80",
-    model: str = "last",
-    algorithms: Sequence[str] | None = None,
-    name: str = "",
-    title: str = "",
-) -> Table:
+def agreement_table(agreement: Agreement) -> Table:
     """A row per data set, α and algorithm: ours, theirs, how far apart, and whether that is within what seeds do."""
-    cells = compare(curves, which, metric=metric, at=at, model=model, algorithms=algorithms).cells
+    cells, which, reading = agreement.cells, agreement.which, agreement.reading
     heading = printed_heading(cells)
     return Table(
-        name or table_name("agreement", which, metric, at, model),
-        title or f"{capitalised(METRICS[metric])} here and in {TABLES[which]}",
+        table_name("agreement", which, reading.metric, reading.at, reading.model),
+        f"{capitalised(METRICS[reading.metric])} here and in {TABLES[which]}",
         ("data set", "α", "algorithm", "here", heading, "difference", "in deviations", "within"),
         tuple(_row(cell, heading) for cell in cells),
-        _caption(cells, which, Reading(metric, at, model)),
+        _caption(cells, which, reading),
         dataset_breaks([cell.panel for cell in cells]),
     )
 
@@ -109,17 +99,8 @@ def _literature_text(names: Sequence[str]) -> str:
     )
 
 
-def agreement_words(
-    curves: Sequence[Curve],
-    which: str = "at_80",
-    *,
-    metric: str = "accuracy",
-    at: str = "80",
-    model: str = "last",
-    algorithms: Sequence[str] | None = None,
-) -> tuple[str, ...]:
+def agreement_words(agreement: Agreement) -> tuple[str, ...]:
     """What came out of the comparison, in sentences."""
-    agreement = compare(curves, which, metric=metric, at=at, model=model, algorithms=algorithms)
     said = [_share_text(agreement), _farthest_text(agreement), _winners_text(agreement)]
     return tuple(part for part in (*said, stand_in_text(agreement.by_dataset)) if part)
 

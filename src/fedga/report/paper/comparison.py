@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedga.errors import FedGAError
@@ -68,6 +68,8 @@ class Agreement:
     """How many of the cells that can be compared lie within two pooled deviations or 0.01 of what is printed."""
 
     cells: tuple[Comparison, ...]
+    which: str  # the printed table
+    reading: Reading
 
     @property
     def compared(self) -> int:
@@ -94,7 +96,7 @@ class Agreement:
         groups: dict[str, list[Comparison]] = {}
         for cell in self.cells:
             groups.setdefault(key(cell), []).append(cell)
-        return {name: Agreement(tuple(cells)) for name, cells in groups.items()}
+        return {name: replace(self, cells=tuple(cells)) for name, cells in groups.items()}
 
 
 def is_papers(settings: Mapping[str, Any], dataset: str, alpha: float | None) -> bool:
@@ -128,7 +130,7 @@ def compare(
                 cells.append(Comparison(panel, series, score(series, reading), printed))
     if not cells:
         raise FedGAError(f"there is nothing to compare: {TABLES[which]} has none of these runs")
-    return Agreement(tuple(cells))
+    return Agreement(tuple(cells), which, reading)
 
 
 def _of_paper(panels: Sequence[Panel]) -> list[Panel]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedga.errors import FedGAError
-from fedga.report.curves import Curve
 from fedga.report.documents import Cell, Table
-from fedga.report.paper.comparison import TABLES, Agreement, Comparison, compare, printed_heading, printed_prefix
+from fedga.report.paper.comparison import TABLES, Agreement, Comparison, printed_heading, printed_prefix
 from fedga.report.paper.printed import printed_algorithm, stand_in_text
 from fedga.report.paper.scores import METRICS, NOTHING, Reading, dataset_breaks, place_cells, table_name
 from fedga.report.series import Panel
@@ -87,30 +86,19 @@ def _one_per_column(cells: Sequence[Comparison]) -> list[Comparison]:
     ]
 
 
-def ranking_table(
-    curves: Sequence[Curve],
-    which: str = "at_80",
-    *,
-    metric: str = "accuracy",
-    at: str = "80",
-    model: str = "last",
-    algorithms: Sequence[str] | None = None,
-    name: str = "",
-    title: str = "",
-) -> Table:
+def ranking_table(agreement: Agreement) -> Table:
     """A row per data set and α: the order of the algorithms here and in print, and how alike the two are."""
-    agreement = compare(curves, which, metric=metric, at=at, model=model, algorithms=algorithms)
     ranked = rankings(agreement)
     if not ranked:
         raise FedGAError("there is nothing to rank: no data set and α has finished runs of two printed algorithms")
     cells = [cell for ranking in ranked for cell in ranking.cells]
-    heading = printed_heading(cells)
+    heading, reading = printed_heading(cells), agreement.reading
     return Table(
-        name or table_name("ranking", which, metric, at, model),
-        title or f"Algorithms by {METRICS[metric]}, here and in {TABLES[which]}",
+        table_name("ranking", agreement.which, reading.metric, reading.at, reading.model),
+        f"Algorithms by {METRICS[reading.metric]}, here and in {TABLES[agreement.which]}",
         ("data set", "α", "here", heading, "same winner", "Kendall's τ"),
         tuple(_ranking_row(ranking, heading) for ranking in ranked),
-        _ranking_caption(cells, Reading(metric, at, model)),
+        _ranking_caption(cells, reading),
         dataset_breaks([ranking.panel for ranking in ranked]),
     )
 

@@ -26,6 +26,7 @@ from fedga.report.paper.arms import arms
 from fedga.report.paper.beyond import beyond_table, beyond_words
 from fedga.report.paper.beyond_picture import beyond_picture
 from fedga.report.paper.binary import binary_picture, binary_words
+from fedga.report.paper.comparison import compare
 from fedga.report.paper.printed import STAND_IN, dataset_name, printed_algorithm, printed_score
 from fedga.report.paper.ranking import ranking_table
 from fedga.report.paper.scores import MOMENTS, paper_table, score_table
@@ -134,7 +135,7 @@ def _at_80(material: Material) -> Content:
     words: list[str] = []
     if _is_printed(printed, "at_80"):
         beside, words = _beside(printed, "at_80", "80")
-        tables += [*beside, agreement_table(printed, "at_80", metric="macro_f1")]
+        tables += [*beside, agreement_table(compare(printed, "at_80", metric="macro_f1"))]
     return words, tables, ()
 
 
@@ -146,11 +147,12 @@ def _is_printed(curves: Sequence[Curve], which: str) -> bool:
 
 def _beside(curves: Sequence[Curve], which: str, at: str) -> tuple[list[Table], list[str]]:
     """Our numbers beside the printed ones, the two orders of algorithms, and both in words."""
-    tables = [agreement_table(curves, which, at=at)]
+    agreement = compare(curves, which, at=at)
+    tables = [agreement_table(agreement)]
     if len({printed_algorithm(str(curve.settings["algorithm"])) for curve in curves}) > 1:
-        tables.append(ranking_table(curves, which, at=at))
+        tables.append(ranking_table(agreement))
     told = [curve for curve in curves if curve.settings["algorithm"] in TOLD]
-    return tables, [*agreement_words(told, which, at=at)] if told else []
+    return tables, [*agreement_words(compare(told, which, at=at))] if told else []
 
 
 def _speed(material: Material) -> Content:
