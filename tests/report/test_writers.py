@@ -142,7 +142,7 @@ def test_csv_holds_the_values_exactly_and_nothing_where_there_is_none() -> None:
     assert tuple(read[0]) == RESULT.headings
     for row, cells in zip(read[1:], RESULT.rows, strict=True):
         for field, cell in zip(row, cells, strict=True):
-            assert field == ("" if cell.value is None else str(cell.value))
+            assert field == ("" if cell.text == "–" else str(cell.text if cell.value is None else cell.value))
             assert not isinstance(cell.value, float) or float(field) == cell.value
 
 

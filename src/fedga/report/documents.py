@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+NOTHING = "–"  # the text of a cell that has no value
+
+
 @dataclass(frozen=True)
 class Cell:
-    """``text`` is what a reader sees, ``value`` what sorts, filters and goes into CSV."""
+    """``text`` is what a reader sees, ``value`` what sorts, filters and goes into CSV: the text itself if left out."""
 
     text: str
     value: float | str | None = None
     bold: bool = False
     note: str = ""  # said of this cell alone, where a reader can ask for it: "1 of 5 runs never left chance"
+    deviation: float | None = None  # over seeds: a column of its own in CSV
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.text import Text
 
 from fedga.errors import FedGAError
-from fedga.report.documents import Cell, Picture, Section, Table
+from fedga.report.documents import NOTHING, Cell, Picture, Section, Table
 from fedga.report.style import save
 from fedga.report.terminal import Column, TitledTable, make_table
 
@@ -149,17 +149,26 @@ def latex(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """The values, a line per row under the headings; an empty field where there is none.
+    """The values, a line per row under the headings, deviations in columns of their own; empty where there is none.
 
-    >>> print(comma_separated(Table("t", "", ("α", "FedGA"), ((Cell("none"), Cell("0.900", 0.9)),))), end="")
-    α,FedGA
-    ,0.9
+    >>> row = (Cell("–"), Cell("0.900 (0.010)", 0.9, deviation=0.01))
+    >>> print(comma_separated(Table("t", "", ("α", "FedGA"), (row,))), end="")
+    α,FedGA,FedGA deviation
+    ,0.9,0.01
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")  # writes floats by repr, None as an empty field
-    writer.writerow(table.headings)
-    writer.writerows([cell.value for cell in row] for row in table.rows)
+    wide = [any(row[at].deviation is not None for row in table.rows) for at in range(len(table.headings))]
+    names = zip(table.headings, wide, strict=True)
+    writer.writerow([name for heading, has in names for name in (heading, f"{heading} deviation")[: 1 + has]])
+    for row in table.rows:
+        writer.writerow([value for cell, has in zip(row, wide, strict=True) for value in _values(cell)[: 1 + has]])
     return stream.getvalue()
+
+
+def _values(cell: Cell) -> tuple[float | str | None, float | None]:
+    plain = None if cell.text == NOTHING else cell.text
+    return plain if cell.value is None else cell.value, cell.deviation
 
 
 def terminal(table: Table, *, width: int | None = None) -> TitledTable:

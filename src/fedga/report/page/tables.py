@@ -15,14 +15,13 @@ from fedga.data.catalog import find_source
 from fedga.experiments.spec import RunSpec
 from fedga.models import MODELS, build_model
 from fedga.report.costs import algorithms_rows, human_bytes
-from fedga.report.documents import Cell, Table
+from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.page.story import Found, Verdict, findings, is_baseline, judge, plus_minus
 from fedga.report.page.study import Cohort, Member, Place, Study
 from fedga.report.series import setting_text
 from fedga.report.style import base_name, display_name
 from fedga.report.summary import SUMMARY, Metric, Row, number_text
 
-NOTHING = "–"
 _FLOAT = 4
 _OPTIONAL = ("a client keeps", "the server needs", "options")  # columns of costs that may be left out
 
@@ -87,7 +86,8 @@ def _metric_cell(row: Row, metric: Metric, best: str) -> Cell:
     if value is None:
         return Cell(NOTHING)
     shown = number_text(value, metric.heavy_tailed)
-    return Cell(shown if wide is None else plus_minus(value, wide), value, bold=shown == best)
+    text = shown if wide is None else plus_minus(value, wide)
+    return Cell(text, value, bold=shown == best, deviation=wide)
 
 
 def _number(value: int | None) -> Cell:

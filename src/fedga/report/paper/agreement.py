@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedga.report.curves import mean
-from fedga.report.documents import Cell, Table
+from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.paper.comparison import TABLES, Agreement, Comparison, printed_heading, printed_prefix
 from fedga.report.paper.printed import dataset_name, stand_in_text
 from fedga.report.paper.ranking import rankings
 from fedga.report.paper.scores import (
     METRICS,
-    NOTHING,
     Reading,
     capitalised,
     dataset_breaks,
@@ -49,7 +48,7 @@ def _row(cell: Comparison, heading: str) -> tuple[Cell, ...]:
         *place_cells(cell.panel),
         Cell(cell.series.label, cell.series.algorithm),
         cell.ours.cell(),
-        Cell(printed_prefix(cell, heading) + text, cell.printed.mean),
+        Cell(printed_prefix(cell, heading) + text, cell.printed.mean, deviation=cell.printed.deviation),
         _signed(cell.difference, 3),
         _signed(cell.deviations, 1),
         Cell("yes" if cell.within else "no", str(cell.within).lower()) if cell.comparable else Cell(NOTHING),

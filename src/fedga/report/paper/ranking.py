@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedga.errors import FedGAError
-from fedga.report.documents import Cell, Table
+from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.paper.comparison import TABLES, Agreement, Comparison, printed_heading, printed_prefix
 from fedga.report.paper.printed import printed_algorithm, stand_in_text
-from fedga.report.paper.scores import METRICS, NOTHING, Reading, dataset_breaks, place_cells, table_name
+from fedga.report.paper.scores import METRICS, Reading, dataset_breaks, place_cells, table_name
 from fedga.report.series import Panel
 from fedga.report.summary import number_text
 

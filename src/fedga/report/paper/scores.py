@@ -10,7 +10,7 @@ import numpy as np
 
 from fedga.errors import FedGAError, unknown_name
 from fedga.report.curves import Curve, deviation, mean, median
-from fedga.report.documents import Cell, Table
+from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.paper.printed import dataset_name, dataset_rank
 from fedga.report.series import Panel, Series, make_panels
 from fedga.report.style import algorithm_rank, base_name
@@ -19,7 +19,6 @@ from fedga.report.summary import number_text
 METRICS = {"accuracy": "accuracy", "macro_f1": "macro F1"}
 MOMENTS = {"last": "after the last round", "80": "at 80 % of the rounds", "mean": "in the mean over the rounds"}
 MODELS = ("last", "averaged")
-NOTHING = "–"
 _SHORT = {"macro_f1": "F1", "accuracy": "Acc."}  # as the paper abbreviates them, in its order
 
 
@@ -91,7 +90,8 @@ class Score:
         return score_text(self.mean, self.deviation)
 
     def cell(self, *, bold: bool = False) -> Cell:
-        return Cell(self.text, self.mean if self.known else None, bold and self.known, self.note)
+        wide = None if math.isnan(self.deviation) else self.deviation
+        return Cell(self.text, self.mean if self.known else None, bold and self.known, self.note, wide)
 
 
 def score_text(middle: float, wide: float) -> str:

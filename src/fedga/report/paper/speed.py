@@ -11,10 +11,10 @@ import numpy as np
 
 from fedga.errors import FedGAError
 from fedga.report.curves import Curve, mean
-from fedga.report.documents import Cell, Table
+from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.paper.comparison import is_papers
 from fedga.report.paper.printed import STAND_IN, PrintedRounds, dataset_name, printed_rounds, stand_in_text
-from fedga.report.paper.scores import NOTHING, dataset_breaks, paper_panels, place_cells, series_labels
+from fedga.report.paper.scores import dataset_breaks, paper_panels, place_cells, series_labels
 from fedga.report.series import Panel, Series
 from fedga.report.style import display_name
 

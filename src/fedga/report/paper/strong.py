@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from fedga.experiments.paper import ALGORITHMS
 from fedga.experiments.spec import RunSpec
 from fedga.report.curves import Curve
-from fedga.report.documents import Cell, Table
+from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.paper.printed import PrintedScore, dataset_name, dataset_rank, printed_score
-from fedga.report.paper.scores import NOTHING, Reading, Score, score_text
+from fedga.report.paper.scores import Reading, Score, score_text
 from fedga.report.series import Series
 from fedga.report.style import algorithm_rank, display_name
 
