@@ -75,6 +75,12 @@ def test_a_report_leaves_its_tables_and_figures_as_files_too(everything: Path, t
     assert str(tmp_path / "small") in page  # not the place where the archive was unpacked
 
 
+def test_an_archive_is_looked_at_and_not_trained_into(everything: Path, tmp_path: Path) -> None:
+    done(f"archive {everything}", tmp_path / "small")
+    assert "is an archive of results" in fedga(f"paper table-80 {SMALL} --out", tmp_path / "small").complaint
+    assert not (tmp_path / "small" / "results.sqlite").exists()
+
+
 def test_nothing_is_trained_twice(everything: Path) -> None:
     again = done(f"paper table-80 {SMALL} --out", everything)
     counts = re.search(r"(\d+) runs on cpu, (\d+) of them finished already", again.err)
@@ -106,6 +112,9 @@ def test_a_scope_too_narrow_for_a_table_says_so_and_keeps_the_rest(everything: P
         ("paper table-main --scale quick --algorithms fedgaa", "unknown algorithm 'fedgaa': did you mean 'fedga'?"),
         ("tune --on fedavg,fedga", "the rate is chosen on one"),
         ("tune --lr 0", "--lr must be a number above 0"),
+        ("tune --optimizer sgd,adam", "a rate is chosen for one, so give one"),
+        ("tune --then fedavgg", "unknown algorithm 'fedavgg': did you mean 'fedavg'?"),
+        ("paper all --datasets digits", "no experiment has digits among its data sets"),
     ],
 )
 def test_bad_input_is_one_sentence(command: str, complaint: str) -> None:

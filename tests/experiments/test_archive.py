@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ SPECS = [
     for extra in (
         {"algorithm": "fedavg", "seed": 0},
         {"algorithm": "fedavg", "seed": 1, "server_average": 0.1},
+        {"algorithm": "fedavg", "seed": 2},
         {"algorithm": "fedga", "lr": 1e30},
     )
 ]
@@ -56,7 +58,7 @@ def test_runs_partitions_and_what_was_asked_come_back(folder: Path, tmp_path: Pa
     write_archive(folder, tmp_path / "archive")
     with opened(tmp_path / "archive") as again, Store(folder) as here, Store(again) as there:
         assert [run.spec for run in here.runs()] == [run.spec for run in there.runs()]
-        assert [run.status for run in there.runs()] == ["done", "done", "diverged"]
+        assert [run.status for run in there.runs()] == ["done", "done", "done", "diverged"]
         [old], [new] = here.partitions(), there.partitions()
         assert (old.class_counts == new.class_counts).all()
         assert old.class_names == new.class_names
@@ -72,7 +74,8 @@ def test_looks_at_clients_are_kept_of_the_lowest_seed_at_its_end(folder: Path, t
         [kept] = there.client_rounds(SPECS[0].run_id)
         assert kept.round == last.round == 3
         assert (kept.arrays["class_counts"] == last.arrays["class_counts"]).all()
-        assert there.client_rounds(SPECS[1].run_id) == []
+        assert here.client_rounds(SPECS[2].run_id)
+        assert there.client_rounds(SPECS[2].run_id) == []
 
 
 def test_a_results_folder_is_opened_where_it_is(folder: Path) -> None:
@@ -93,3 +96,28 @@ def test_a_damaged_archive_is_refused_in_a_sentence(folder: Path, tmp_path: Path
 def test_no_results_are_no_archive(tmp_path: Path) -> None:
     with pytest.raises(FedGAError, match="there are no results"):
         write_archive(tmp_path, tmp_path / "archive")
+
+
+def test_looks_of_runs_that_differ_in_any_setting_are_all_kept(tmp_path: Path) -> None:
+    specs = [replace(SPECS[0], lr=rate) for rate in (0.01, 0.1)]
+    with Store(tmp_path / "results") as store:
+        run_sweep(specs, store, torch.device("cpu"), axes=("lr",))
+    write_archive(tmp_path / "results", tmp_path / "archive")
+    with opened(tmp_path / "archive") as again, Store(again) as store:
+        assert [len(store.client_rounds(spec.run_id)) for spec in specs] == [1, 1]
+
+
+def test_an_archive_replaces_another_and_never_its_own_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "binary.npz").write_bytes(b"of other results")
+    write_archive(folder, tmp_path / "archive")
+    assert not (tmp_path / "archive" / "binary.npz").exists()
+    with pytest.raises(FedGAError, match="cannot go where the results are"):
+        write_archive(folder, folder)
+
+
+def test_a_target_that_is_no_folder_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for target in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(FedGAError, match="the archive cannot be written to"):
+            write_archive(folder, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import Counter
 from pathlib import Path
 
@@ -141,8 +142,35 @@ def test_a_folder_remembers_what_was_asked_of_it(tmp_path: Path) -> None:
     assert {s.run_id for s in all_runs([EXPERIMENTS["beyond"]], narrow, FULL)} == ids("beyond") | ids("beyond", narrow)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"beyond": 3}', '{"beyond": {"scale": "full"}}', '{"beyond": [{}]}'])
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"experiment": "beyond"}', '{"experiment": "beyond", "scale": "full"}', "3", "null"]
+)
 def test_a_damaged_note_is_refused_in_a_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE_NAME).write_text(content)
-    with pytest.raises(FedGAError, match=r"paper\.json cannot be read .* delete it"):
+    with pytest.raises(FedGAError, match=r"paper\.jsonl cannot be read .* delete it"):
         asked(tmp_path)
+
+
+def test_two_processes_note_what_was_asked_without_losing_either(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    scopes = [Scope("full", seeds=(seed,)) for seed in range(2)]
+    others = [context.Process(target=_remember_often, args=(tmp_path, scope)) for scope in scopes]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert [other.exitcode for other in others] == [0, 0]
+    assert set(asked(tmp_path)["beyond"]) == {*scopes}
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def _remember_often(folder: Path, scope: Scope) -> None:
+    for name in (*EXPERIMENTS, "beyond"):
+        remember(folder, [EXPERIMENTS[name]], scope)
+
+
+def test_a_folder_that_is_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert asked(tmp_path / "file") == {}
+    with pytest.raises(FedGAError, match="cannot be written to"):
+        remember(tmp_path / "file", [EXPERIMENTS["beyond"]], FULL)

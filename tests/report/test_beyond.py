@@ -14,7 +14,7 @@ from fedga.errors import FedGAError
 from fedga.experiments.spec import RunSpec
 from fedga.report import style
 from fedga.report.curves import Curve
-from fedga.report.paper.arms import ALL, AXES, NONE, SETTINGS, Arm, arms, places, setting_name
+from fedga.report.paper.arms import ALL, AXES, NO_SKEW, NONE, SETTINGS, Arm, arms, places, setting_name
 from fedga.report.paper.beyond import beyond_table, beyond_words
 from fedga.report.paper.beyond_picture import beyond_picture
 from tests.report.test_figures import assert_nothing_is_clipped, texts
@@ -171,11 +171,11 @@ def test_no_dot_lies_on_a_number() -> None:
 
 
 def test_the_caption_counts_the_runs_that_are_not_like_the_others_in_one_sentence() -> None:
-    assert _caption(make_arms()).endswith("dealt evenly over the clients.")
+    assert _caption(make_arms()).endswith(NO_SKEW)
     odd = make_arms(FAILED, stuck=[("fedavg", PIXELS), ("fedga", SCHEDULE)])
     runs = 3 * 2 * len(LEVELS)
     told = f"Arrows in a grey strip mark settings off the scale; 2 of {runs} runs never left the start plateau."
-    assert _caption(odd).endswith(f"dealt evenly over the clients. {told}")
+    assert _caption(odd).endswith(f"{NO_SKEW} {told}")
     assert _caption([arm for arm in odd if not arm.even]).endswith(f"Lead: FedGA less FedAvg, in points. {told}")
 
 
@@ -233,6 +233,9 @@ def test_the_table_has_accuracy_lead_and_what_is_left_of_it() -> None:
     assert momentum["lead left"].text == "−30 %"
     assert rows["no skew, all four"]["FedAvg"].text == "0.940 (0.010)"
     assert rows["no skew, all four"]["FedGA"].text == "–"
+    assert "mean (deviation) over 3 seeds" in table.caption
+    assert "within two standard errors (paired by seed)" in table.caption
+    assert table.caption.endswith(NO_SKEW)
     bold = [cell.text for row in table.rows for cell in row if cell.bold]
     assert bold == ["0.930 (0.010)"]
 
@@ -329,7 +332,7 @@ def test_runs_that_never_left_the_start_plateau_are_counted_and_their_means_are_
 def test_a_stuck_run_of_the_papers_setting_leaves_nothing_to_be_a_share_of() -> None:
     found = make_arms(stuck=[("fedavg", NONE)])
     lead, stuck, best = words_of(found)
-    assert "with one change the lead is −3.0 (server momentum), 2.0" in lead
+    assert "with one change the difference is −3.0 (server momentum), 2.0" in lead  # one seed of three makes it noise
     assert stuck.startswith("in the paper's setting 1 of 3 FedAvg runs never left")
     assert "best" in best
     assert {row[6].text for row in beyond_table(found).rows} == {"–"}
@@ -359,9 +362,24 @@ def test_a_lead_within_the_noise_of_seeds_is_said_to_be_that_and_has_no_shares()
             specs[one.run_id] = one
             curves.append(curve(one, accuracy, accuracy))
     found = arms(curves, specs)
-    told = "points in the paper's setting (FedAvg 0.733, FedGA 0.740), within the noise between seeds; with one change"
-    assert words_of(found)[0].startswith(f"FedGA's lead over FedAvg is 0.7 {told}")
+    told = "(FedAvg 0.733, FedGA 0.740), within two standard errors of no difference; with one change the difference is"
+    assert words_of(found)[0].startswith(f"FedGA is 0.7 points above FedAvg in the paper's setting {told}")
     assert {row[6].text for row in beyond_table(found).rows} == {"–"}
+
+
+@pytest.mark.parametrize(("lead", "is_lead"), [(0.024, True), (0.022, False)])
+def test_a_lead_is_one_beyond_two_standard_errors_of_pairs(lead: float, is_lead: bool) -> None:
+    specs, curves = {}, []
+    for seed, noise in enumerate((-0.02, 0.0, 0.02)):  # of the pairs: a standard error of 1.15 points
+        for algorithm, accuracy in (("fedavg", 0.7 + 0.1 * seed), ("fedga", 0.7 + 0.1 * seed + lead + noise)):
+            one = spec(algorithm, (), seed)
+            specs[one.run_id] = one
+            curves.append(curve(one, accuracy, accuracy))
+    found = arms(curves, specs)
+    [place] = places(found)
+    assert place.noise == pytest.approx(200 * 0.02 / np.sqrt(3))
+    assert place.leads == is_lead
+    assert beyond_table(found).rows[0][6].text == ("100 %" if is_lead else "–")
 
 
 def test_missing_arms_and_a_single_seed_leave_out_what_they_would_say() -> None:

@@ -251,20 +251,23 @@ def test_saved_as_png_and_svg_whole_and_the_same_each_time(curves: list[Curve], 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.png", "again.svg", "new folder"]
 
 
-def test_a_picture_that_cannot_be_written_is_one_sentence_and_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_written_is_one_sentence_and_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(FedGAError, match="cannot be written"):
         figures.save(figures.label_heatmap(COUNTS, NAMES), tmp_path / "taken" / "map")
     [saved, _] = figures.save(figures.label_heatmap(COUNTS, NAMES), tmp_path / "map")
     before = saved.read_bytes()
 
-    class Broken(Figure):
-        def savefig(self, *args: Any, **keywords: Any) -> None:
-            Path(args[0]).write_text("half a pic")
-            raise OSError(28, "No space left on device")
+    def half(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr(Path, "write_bytes", half)
     with pytest.raises(FedGAError, match="No space left on device"):
-        figures.save(Broken(), tmp_path / "map")
+        figures.save(figures.label_heatmap(COUNTS, NAMES), tmp_path / "map")
     assert saved.read_bytes() == before
     assert not list(tmp_path.glob(".*"))
 

@@ -26,7 +26,8 @@ from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.report.documents import Cell, Picture, Section, Table
 from fedga.report.page import payload
-from fedga.report.page.build import write_page
+from fedga.report.page.build import results_section, write_page
+from fedga.report.page.overview import draw_overview
 from fedga.report.page.repeat import repeat
 from fedga.report.page.story import at_chance, tell
 from fedga.report.page.study import Study, read_study
@@ -40,6 +41,7 @@ from tests.report.page_stores import (
     hostile_store,
     last_values,
     look,
+    made_up,
     mean_text,
     small_grid,
     small_store,
@@ -143,6 +145,111 @@ def test_fedavg_may_win_and_one_algorithm_alone_only_reaches(tmp_path: Path) -> 
     assert re.match(r"FedAvg is best with 0\.\d{3}, \d+\.\d points above FedProx\.", finding.text)
     [finding] = tell(read_study(write_store(tmp_path / "one", specs[:1]))).findings
     assert re.fullmatch(r"FedAvg reaches 0\.\d{3}\.", finding.text)
+
+
+def two(**lists: Any) -> list[RunSpec]:
+    """FedAvg and FedGA under equal settings."""
+    return grid(dataset="digits", algorithm=["fedavg", "fedga"], rounds=20, **lists)
+
+
+def of(specs: list[RunSpec], algorithm: str, *alphas: float) -> list[RunSpec]:
+    return [spec for spec in specs if spec.algorithm == algorithm and (not alphas or spec.alpha in alphas)]
+
+
+def test_who_is_unfinished_is_compared_with_nobody(tmp_path: Path) -> None:
+    """A lead over FedAvg's twelfth round would say nothing of FedAvg."""
+    specs = two(preset="strong")
+    study = read_study(write_store(tmp_path, specs, unfinished=of(specs, "fedavg")))
+    story, overview = tell(study), draw_overview(study)
+    [finding] = story.findings
+    assert re.fullmatch(
+        r"FedGA reaches 0\.\d{3}\. The model averaged over rounds: FedGA reaches 0\.\d{3}\. "
+        r"Unfinished, left out: FedAvg\.",
+        finding.text,
+    )
+    assert [dot.label for panel in overview.dots for dot in panel.dots] == ["FedGA, strong"]
+    assert overview.unfinished == ("FedAvg, strong on digits, α = 0.1",)
+    table = results_table(study).table
+    assert not any(cell.bold for row in table.rows for cell in row)
+    assert "Bold: best of its data set and α, leaving out what is unfinished." in table.caption
+    text = write_page(tmp_path, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Unfinished, left out: FedAvg, strong on digits, α = 0.1." in text
+    assert " points above " not in text
+
+
+def test_a_done_seed_is_compared_whatever_the_others_do(tmp_path: Path) -> None:
+    specs = two(seed=[0, 1])
+    study = read_study(write_store(tmp_path, specs, unfinished=of(specs, "fedavg")[:1]))
+    [finding] = tell(study).findings
+    assert re.fullmatch(r"FedGA is best with .*, \d+\.\d points above FedAvg\.", finding.text)
+    assert draw_overview(study).unfinished == ()
+
+
+def test_while_nobody_is_done_those_who_are_furthest_are_compared(tmp_path: Path) -> None:
+    specs = two()
+    rows = [made_up(spec, number) for spec in specs for number in range(7)]
+    study = read_study(write_store(tmp_path, specs, rows, unfinished=specs))
+    [finding] = tell(study).findings
+    assert finding.text.startswith("So far, after 6 rounds: FedGA is best with ")
+    assert [panel.title for panel in draw_overview(study).dots] == ["digits, α = 0.1, unfinished"]
+
+
+def test_over_alpha_it_is_told_who_was_left_out_where(tmp_path: Path) -> None:
+    specs = two(alpha=[0.1, 0.3, 1.0, 3.0])
+    folder = write_store(
+        tmp_path, specs, unfinished=[*of(specs, "fedavg", 0.3), *of(specs, "fedga", 3.0), *of(specs, "fedavg", 3.0)]
+    )
+    study = read_study(folder)
+    [finding] = tell(study).findings
+    assert re.fullmatch(
+        r"FedGA is best at α = 0\.1 and 1, [\d.]+ to [\d.]+ points above FedAvg\. "
+        r"Unfinished, left out: FedAvg at α = 0\.3 and 3; FedGA at α = 3\.",
+        finding.text,
+    )
+    assert tell(study).verdict == ""  # two comparisons are not worth counting
+    [best] = best_tables(study)
+    [row] = best.rows
+    assert [(cell.text.partition("\u00a0")[0], cell.note) for cell in row[2:]] == [
+        ("FedGA", ""),
+        ("–", "unfinished, left out: FedAvg"),
+        ("FedGA", ""),
+        ("–", "unfinished"),
+    ]
+    [panel] = draw_overview(study).over_alpha
+    assert {line.label: len(line.marks) for line in panel.lines} == {"FedAvg": 2, "FedGA": 3}
+
+
+def test_many_unfinished_are_counted_in_the_picture(tmp_path: Path) -> None:
+    specs = two(alpha=[0.1, 0.2, 0.3, 0.4, 0.5, 1.0])
+    study = read_study(write_store(tmp_path, specs, unfinished=[spec for spec in specs if spec.alpha != 0.1]))
+    overview = draw_overview(study)
+    assert len(overview.unfinished) == 7
+    assert overview.unfinished[-1] == "4 more"
+    assert [line.label for line in overview.over_alpha[0].lines] == ["FedAvg", "FedGA"]
+
+
+def test_who_stands_alone_has_won_nothing(tmp_path: Path) -> None:
+    specs = two(alpha=[0.1, 0.3, 1.0])
+    study = read_study(write_store(tmp_path / "all", specs, diverged=of(specs, "fedavg")))
+    story = tell(study)
+    assert story.verdict == ""
+    [finding] = story.findings
+    assert re.fullmatch(
+        r"FedGA reaches 0\.\d+, 0\.\d+ and 0\.\d+ at α = 0\.1, 0\.3 and 1\. Diverged, left out: FedAvg\.", finding.text
+    )
+    assert best_tables(study) == []
+    specs = two(alpha=[0.1, 0.3, 1.0, 3.0])
+    study = read_study(write_store(tmp_path / "one", specs, diverged=of(specs, "fedavg", 3.0)))
+    assert tell(study).verdict.startswith("Of 3 comparisons of algorithms under equal settings, ")
+    assert tell(study).verdict.endswith("the best was FedGA in 3.")
+
+
+def test_one_comparison_is_not_several(tmp_path: Path) -> None:
+    lists: dict[str, Any] = {"dataset": "digits", "algorithm": ["fedavg", "fedga"], "preset": "paper", "rounds": 4}
+    for number, rates in (("1 more comparison, of", [0.01]), ("2 more comparisons, each of", [0.01, 0.02])):
+        folder = write_store(tmp_path / number, grid(**lists) + grid(**lists, lr=rates), looks=False)
+        text = write_page(folder, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert f"<summary>{number} one setting beside the presets</summary>" in text
 
 
 def test_runs_that_went_wrong_are_named_as_what_they_are(study: Study) -> None:
@@ -388,7 +495,7 @@ def test_what_a_folder_does_not_know_is_left_out(tmp_path: Path) -> None:
 
 def test_a_section_shows_its_words_tables_notes_and_pictures(folder: Path, tmp_path: Path) -> None:
     rows = (
-        (Cell("MNIST"), Cell("0.876 (0.012)", 0.876, note="1 of 5 runs never left chance")),
+        (Cell("MNIST"), Cell("0.876 (0.012)", 0.876, note="1 of 5 runs never left chance", deviation=0.012)),
         (Cell("SVHN"), Cell("0.9", 0.9, bold=True, note="1 of 5 runs never left chance")),
         (Cell("digits"), Cell("–", note="2 of 5 runs diverged")),
     )
@@ -402,7 +509,7 @@ def test_a_section_shows_its_words_tables_notes_and_pictures(folder: Path, tmp_p
     assert text.count('<sup title="1 of 5 runs never left chance">a</sup>') == 2
     assert '<sup title="2 of 5 runs diverged">b</sup>' in text
     assert "<sup>a</sup> 1 of 5 runs never left chance" in text
-    assert '<td class="number" data-value="0.876">0.876 (0.012)<sup' in text
+    assert '<td class="number" data-value="0.876" data-deviation="0.012">0.876 (0.012)<sup' in text
     assert '<tr class="rule"><th scope="row">MNIST</th>' in text
     assert "<strong>0.9</strong>" in text
     assert 'alt="a &#34;line&#34; that rises &amp; falls"' in text
@@ -411,6 +518,7 @@ def test_a_section_shows_its_words_tables_notes_and_pictures(folder: Path, tmp_p
 
 def test_sections_alone_make_a_page(tmp_path: Path) -> None:
     """An experiment without runs of its own leaves no results file."""
+    assert results_section(tmp_path) == Section("results", "Results")
     text = write_page(tmp_path, tmp_path / "page.html", [Section("one", "One", ("Words.",))]).read_text(
         encoding="utf-8"
     )
@@ -466,6 +574,25 @@ def test_runs_without_a_round_are_refused(tmp_path: Path) -> None:
         store.register(specs, {spec.run_id: "data" for spec in specs})
     with pytest.raises(FedGAError, match=r"there is nothing to report in .*: no run has been evaluated yet"):
         report(tmp_path)
+
+
+def test_runs_that_diverged_at_once_are_not_waited_for(tmp_path: Path) -> None:
+    specs = two()
+    folder = write_store(tmp_path / "all", specs, [], diverged=specs, looks=False)
+    with pytest.raises(
+        FedGAError, match=r"every run diverged before it was evaluated: train again with a smaller --lr$"
+    ):
+        report(folder)
+    folder = write_store(tmp_path / "one", specs, [], diverged=specs[:1], unfinished=specs[1:], looks=False)
+    with pytest.raises(FedGAError, match=r"no run has been evaluated yet, and 1 of 2 diverged$"):
+        report(folder)
+
+
+def test_runs_that_diverged_later_make_a_page(tmp_path: Path) -> None:
+    specs = two()
+    folder = write_store(tmp_path, specs, diverged=specs)
+    text = write_page(folder, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "2 runs diverged: they count in no mean" in text
 
 
 def test_a_target_that_cannot_be_written_is_one_sentence(folder: Path, tmp_path: Path) -> None:

@@ -122,6 +122,13 @@ def test_alphas_of_two_data_sets_are_two_panels_and_a_single_alpha_is_a_line() -
     assert_nothing_is_clipped(pictures.alphas_picture(made(alpha=None)))
 
 
+def test_data_without_an_alpha_beside_some_are_the_mildest() -> None:
+    curves = [one for alpha in (None, 0.1) for one in made(alpha=alpha)]
+    figure = pictures.alphas_picture(curves)
+    assert "Accuracy on digits from no α to 0.1: FedAvg from" in texts(figure)
+    assert "Accuracy on digits" in texts(pictures.alphas_picture(made(alpha=None)))
+
+
 def test_client_ea_is_the_median_of_the_examined_rounds_connected() -> None:
     figure = pictures.client_ea_picture(made())
     [axes] = figure.axes
@@ -195,6 +202,9 @@ def test_tuning_marks_the_best_rate_and_that_of_the_paper() -> None:
     assert_nothing_is_clipped(figure)
     [axes] = pictures.tuning_picture(curves, {("digits", 0.05): 0.01}).axes
     assert line(axes, "_star")[:, 0].tolist() == [0.01]
+    others = made({"fedavg": 0.9}, lr=0.1, alpha=0.05, rounds=7)
+    with pytest.raises(FedGAError, match="differ in"):
+        pictures.tuning_picture([*curves, *others], {("digits", 0.05): 0.01})
     with pytest.raises(FedGAError, match="differ in --lr"):
         pictures.tuning_picture(made())
 

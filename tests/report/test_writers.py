@@ -177,11 +177,12 @@ def test_a_table_that_cannot_be_written_is_one_sentence_and_leaves_the_old_one(
         writers.write_table(RESULT, tmp_path / "taken")
     first = writers.write_table(RESULT, tmp_path)[0]
 
-    def full(path: Path, text: str, **keywords: str) -> int:
-        path.write_bytes(text[:10].encode())
+    def full(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[:10])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(FedGAError, match="No space left on device"):
         writers.write_table(Table("scores", "other", ("a",), ()), tmp_path)
     assert first.read_text(encoding="utf-8") == writers.markdown(RESULT)

@@ -25,10 +25,9 @@ from fedga.experiments.paper import (
 )
 from fedga.experiments.spec import SETTINGS, RunSpec
 from fedga.report.documents import Section
+from fedga.report.paper.scores import MOMENTS
 from fedga.report.terminal import Column, make_table
 from fedga.report.words import listed
-
-MOMENTS = ("last", "80", "mean")  # where on its curve a run is read
 
 
 def _listed(flag: str, text: str) -> Any:
@@ -82,16 +81,22 @@ def paper(
         _values("algorithm", "--algorithms", algorithms),
     )
     experiments = experiments_in(name, scope)
+    if not experiments:
+        raise FedGAError(
+            f"no experiment has {listed(scope.datasets)} among its data sets: name one of them (`fedga paper` lists "
+            "them), which then takes any data set, or give --scale quick"
+        )
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = program.out or Path(f"paper-{scale}")
     runs = all_runs(experiments, scope)
     _refuse_missing(runs, data_dir)
+    prepared = prepare(runs, program) if runs else None
+    remember(folder, experiments, scope)  # before training, so that a report of what there is has its sections
+    if prepared is not None:
+        # Several settings of one algorithm share the folder by design: each run is told apart by all of them.
+        train(prepared, folder, program, axes=tuple(SETTINGS))
     if find_experiment("figure-binary") in experiments:
         _train_binary(folder, scope, data_dir)
-    if runs:
-        # Several settings of one algorithm share the folder by design: each run is told apart by all of them.
-        train(prepare(runs, program), folder, program, axes=tuple(SETTINGS))
-    remember(folder, experiments, scope)
     if report:
         _write(folder, experiments, at)
 
@@ -99,13 +104,18 @@ def paper(
 def _train_binary(folder: Path, scope: Scope, data_dir: Path | None) -> None:
     """The one experiment without clients: two classes, one sigmoid, a few seconds."""
     from fedga.data import load_dataset
-    from fedga.experiments.binary import binary_runs, read_binary_runs, write_binary_runs
+    from fedga.experiments.binary import LAST_CLASS, SEEDS, binary_runs, read_binary_runs, write_binary_runs
 
     [name] = find_experiment("figure-binary").datasets_in(scope)[:1]
-    if any(run.dataset == name for run in read_binary_runs(folder)):
+    seeds = scope.seeds or SEEDS
+    if any((run.dataset, run.seeds) == (name, seeds) for run in read_binary_runs(folder)):
+        return
+    dataset = load_dataset(name, data_dir=data_dir)
+    if dataset.num_classes <= LAST_CLASS:
+        say(f"figure-binary sets class {LAST_CLASS} against class 0, and {name} has no such class: left out")
         return
     with err.status(f"training binary classifiers on {name}"):
-        write_binary_runs(folder, binary_runs(load_dataset(name, data_dir=data_dir)))
+        write_binary_runs(folder, binary_runs(dataset, seeds=seeds))
 
 
 def _values(setting: str, flag: str, text: str | None) -> tuple[Any, ...]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedga.cli.console import err, fail, say
+from fedga.errors import FedGAError
+from fedga.experiments.archive import is_archive
 from fedga.experiments.grid import Provenance
 from fedga.experiments.kinds import Number
 from fedga.experiments.spec import RunSpec
@@ -109,6 +111,8 @@ def train(
     from fedga.report.tables import settings_table
 
     specs, preparation, watch = prepared.specs, prepared.preparation, prepared.watch
+    if is_archive(folder):
+        raise FedGAError(f"{str(folder)!r} is an archive of results, to be looked at: give another --out to train")
     with Store(folder) as store, StopRequest().listening() as stop:
         runs = store.register(specs, preparation.fingerprints(specs), axes)  # refuses before anything is said
         if provenance:

@@ -14,9 +14,10 @@ from fedga.cli.run import default_folder, help_text
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError
 from fedga.experiments.grid import build_sweep, parse_list
+from fedga.experiments.paper import LEARNING_RATES
 from fedga.experiments.spec import SETTINGS, RunSpec
 
-DEFAULT_RATES = "1,0.3,0.1,0.01,0.001,0.0001"
+DEFAULT_RATES = ",".join(f"{rate:g}" for rate in LEARNING_RATES)
 
 
 def _setting(name: str) -> Any:
@@ -53,8 +54,11 @@ def tune(
     given = {name: parse_list(name, text) for name, text in written.items() if text is not None}
     if len(given["algorithm"]) > 1:
         raise FedGAError(f"--on {on!r} lists several algorithms: the rate is chosen on one; --then takes a list")
+    for name in ("preset", "optimizer", "model", "rounds"):
+        if len(given.get(name, ())) > 1:
+            raise FedGAError(f"{SETTINGS[name].flag} lists several values: a rate is chosen for one, so give one")
     given.setdefault("dataset", ["digits"])
-    others = [] if then is None else parse_list("algorithm", then)
+    others = [] if then is None else _known(parse_list("algorithm", then))
     sweep = build_sweep(given)
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = out_dir or default_folder(sweep.runs).with_name(f"tune-{default_folder(sweep.runs).name}")
@@ -64,6 +68,17 @@ def tune(
     if others and chosen:
         _go_on(folder, prepared.specs, chosen, others, program)
     say(f"a page to look at: fedga report {folder}")
+
+
+def _known(algorithms: Sequence[str]) -> Sequence[str]:
+    """The algorithms, after each has shown that it can be made: before the search, not after it."""
+    from fedga.algorithms import make_algorithm
+    from fedga.experiments.spec import parse_algorithm
+
+    for text in algorithms:
+        name, options = parse_algorithm(text)
+        make_algorithm(name, **dict(options))
+    return algorithms
 
 
 def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | None], float]:

@@ -6,6 +6,7 @@ trained models and checkpoints stay behind. A report of an archive says the same
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import tempfile
@@ -19,7 +20,7 @@ from fedga.experiments.database import FILE_NAME, IDENTITY, explained, open_for_
 from fedga.experiments.records import METRICS
 
 DIGITS = 4
-_BESIDE = ("paper.json", "binary.npz")  # what `fedga paper` notes and computes outside the database
+_BESIDE = ("paper.jsonl", "binary.npz")  # what `fedga paper` notes and computes outside the database
 _RUNS = ("key", "run_id", *IDENTITY, "spec", "fingerprint", "status", "rounds_done", "note")
 _TABLES: dict[str, tuple[str, ...]] = {
     "runs": _RUNS,
@@ -27,29 +28,27 @@ _TABLES: dict[str, tuple[str, ...]] = {
     "client_rounds": ("run", "round", "arrays"),
     "partitions": ("key", "arrays"),
 }
-# The looks at clients that a report draws: of the lowest seed of a setting, in the last round that has one.
-_LOOKS = f"""
-SELECT run, max(round) AS round, arrays FROM client_rounds WHERE run IN (
-    SELECT key FROM (SELECT key, min(seed) FROM runs GROUP BY {", ".join(name for name in IDENTITY if name != "seed")})
-) GROUP BY run ORDER BY run
-"""
 
 
 def write_archive(folder: Path, target: Path) -> list[Path]:
     """The results of ``folder`` as Parquet files in ``target``; returns the files."""
     parquet = _parquet()
-    written = []
+    if target.exists() and target.samefile(folder):
+        raise FedGAError(f"the archive cannot go where the results are, {str(folder)!r}: give another folder")
     with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
         connection.execute("BEGIN")
         there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        contents = {table: _read(connection, table) for table in _TABLES if table in there}
+    try:
         target.mkdir(parents=True, exist_ok=True)
-        for table in _TABLES:
-            if table in there:
-                content = _read(connection, table)
-                path = target / f"{table}.parquet"
-                parquet.write_table(content, path, compression="zstd", compression_level=19, use_dictionary=True)
-                written.append(path)
-    return written + _copy_beside(folder, target)
+        for name in (*(f"{table}.parquet" for table in _TABLES), *_BESIDE):  # of an archive that this one replaces
+            (target / name).unlink(missing_ok=True)
+        written = [target / f"{table}.parquet" for table in contents]
+        for path, content in zip(written, contents.values(), strict=True):
+            parquet.write_table(content, path, compression="zstd", compression_level=19, use_dictionary=True)
+        return written + _copy_beside(folder, target)
+    except OSError as error:
+        raise FedGAError(f"the archive cannot be written to {str(target)!r}: {error.strerror or error}") from None
 
 
 def _copy_beside(source: Path, target: Path) -> list[Path]:
@@ -63,21 +62,40 @@ def _read(connection: sqlite3.Connection, table: str) -> Any:
     connection.create_function("rounded", 1, _rounded, deterministic=True)
     cells = [f"rounded({name})" if name in METRICS else name for name in names]
     order = "run, round" if table == "metrics" else "rowid"
-    query = _LOOKS if table == "client_rounds" else f"SELECT {', '.join(cells)} FROM {table} ORDER BY {order}"
-    columns = list(zip(*connection.execute(query), strict=True)) or [()] * len(names)
+    query = f"SELECT {', '.join(cells)} FROM {table} ORDER BY {order}"
+    rows = _looks(connection) if table == "client_rounds" else connection.execute(query)
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
     kinds = {name: pa.float32() for name in METRICS}
     found = {name: pa.array(column, kinds.get(name)) for name, column in zip(names, columns, strict=True)}
     return pa.table({name: column for name, column in found.items() if column.null_count < len(column)})
+
+
+def _looks(connection: sqlite3.Connection) -> Iterator[tuple[int, int, bytes]]:
+    """The looks at clients that a report draws: of the lowest seed of every setting, in the last round that has one."""
+    lowest: dict[str, tuple[int, int]] = {}
+    for key, spec in connection.execute("SELECT key, spec FROM runs"):
+        settings = json.loads(spec)
+        place = (settings.pop("seed"), key)
+        name = json.dumps(settings, sort_keys=True)
+        lowest[name] = min(lowest.get(name, place), place)
+    query = "SELECT run, max(round), arrays FROM client_rounds WHERE run = ? GROUP BY run"
+    for _, key in sorted(lowest.values(), key=lambda place: place[1]):
+        yield from connection.execute(query, (key,))
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
+def is_archive(folder: Path) -> bool:
+    """Whether `write_archive` made it; a folder with results of its own is read as what it is."""
+    return (folder / "runs.parquet").is_file() and not (folder / FILE_NAME).exists()
+
+
 @contextmanager
 def opened(folder: Path) -> Iterator[Path]:
     """A results folder to read: the folder itself, or what its archive restores to for as long as it is needed."""
-    if (folder / FILE_NAME).exists() or not (folder / "runs.parquet").exists():
+    if not is_archive(folder):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="fedga-") as place:

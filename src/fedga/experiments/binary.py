@@ -7,6 +7,7 @@ r = N_0 / N_1. Calibrated labels, q(1) = 1 and q(0) = (N_0 - N_1) / N_0 · p, ma
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Sequence
@@ -23,10 +24,12 @@ from fedga import streams
 from fedga.calibration import binary_ga_loss
 from fedga.data.federation import Dataset
 from fedga.errors import FedGAError
+from fedga.files import write_whole
 
 LOSSES = ("cross-entropy", "gradient alignment")
 RATIOS = (10.0, 100.0)
 SEEDS = (0, 1, 2, 3, 4)
+LAST_CLASS = 6  # of the two classes that are told apart, the one of higher number
 FILE_NAME = "binary.npz"
 _COMPONENTS = 32
 _RATE = 4.0  # features have variance at most 1 and mean 0, so no curvature is above 1/4: the largest safe step
@@ -67,7 +70,7 @@ def binary_runs(
     dataset: Dataset,
     ratios: Sequence[float] = RATIOS,
     *,
-    positive: int = 6,
+    positive: int = LAST_CLASS,
     negative: int = 0,
     seeds: Sequence[int] = SEEDS,
     epochs: int = 2000,
@@ -174,11 +177,10 @@ def write_binary_runs(folder: Path, runs: Sequence[BinaryRuns]) -> Path:
         arrays[f"run_{number}"] = np.array(json.dumps(told))
         arrays[f"epochs_{number}"] = run.epochs
         arrays[f"errors_{number}"] = np.stack([run.missed, run.false_alarm]).astype(np.float32)
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, **arrays)
     folder.mkdir(parents=True, exist_ok=True)
-    path, partial = folder / FILE_NAME, folder / f".{FILE_NAME}.tmp"
-    with partial.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
-    return partial.replace(path)
+    return write_whole(folder / FILE_NAME, packed.getvalue())
 
 
 def read_binary_runs(folder: Path) -> list[BinaryRuns]:
@@ -187,7 +189,7 @@ def read_binary_runs(folder: Path) -> list[BinaryRuns]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return [_unpacked(arrays, number) for number in range(len(arrays.files) // 3)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise FedGAError(f"{path} cannot be read ({error}): delete it and repeat `fedga paper figure-binary`") from None

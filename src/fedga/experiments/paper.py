@@ -29,7 +29,7 @@ SEEDS = (0, 1, 2, 3, 4)
 LEARNING_RATES = (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
 SCALES = ("quick", "full")
 BEYOND = "beyond the paper"
-FILE_NAME = "paper.json"
+FILE_NAME = "paper.jsonl"
 
 _QUICK_DATASET = "digits"
 _QUICK_SEEDS = {_QUICK_DATASET: (0, 1, 2)}
@@ -303,27 +303,33 @@ def all_runs(experiments: Iterable[Experiment], *scopes: Scope) -> list[RunSpec]
 
 
 def remember(folder: Path, experiments: Iterable[Experiment], scope: Scope) -> None:
-    """Note in the folder what was asked of it, beside what was asked before, for its report."""
+    """Note in the folder what was asked of it, for its report: lines that are only ever added, by any process."""
     known = asked(folder)
-    for each in experiments:
-        known[each.name] = tuple(dict.fromkeys((*known.get(each.name, ()), scope)))
-    kept = {name: [dataclasses.asdict(of) for of in scopes] for name, scopes in known.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{FILE_NAME}.tmp"
-    partial.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(folder / FILE_NAME)
+    names = [each.name for each in experiments if scope not in known.get(each.name, ())]
+    lines = (json.dumps({"experiment": name, **dataclasses.asdict(scope)}, ensure_ascii=False) for name in names)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise FedGAError(f"{str(folder)!r} cannot be written to ({error.strerror}): give another --out") from None
 
 
 def asked(folder: Path) -> dict[str, tuple[Scope, ...]]:
     """The experiments that were run in this folder, and how much of each; empty for any other folder."""
     path = folder / FILE_NAME
+    found: dict[str, tuple[Scope, ...]] = {}
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        return {name: tuple(map(_scope, scopes)) for name, scopes in written.items() if name in EXPERIMENTS}
-    except FileNotFoundError:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            values = json.loads(line)
+            name, scope = values["experiment"], _scope(values)
+            if name in EXPERIMENTS:
+                found[name] = tuple(dict.fromkeys((*found.get(name, ()), scope)))
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise FedGAError(f"{path} cannot be read ({error}): delete it and repeat the `fedga paper` command") from None
+    return found
 
 
 def _scope(values: Mapping[str, Any]) -> Scope:

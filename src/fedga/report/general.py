@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import string
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.report import figures
 from fedga.report.curves import Curve
 from fedga.report.documents import Picture
+
+_PLAIN = frozenset(string.ascii_letters + string.digits + "-=._:")  # letters that any file system takes, and a colon
 
 
 def general_pictures(folder: Path, curves: Sequence[Curve], specs: Sequence[RunSpec]) -> list[Picture]:
@@ -39,9 +43,19 @@ def _clients(folder: Path, specs: Sequence[RunSpec]) -> list[Picture]:
             if names and (seen := store.client_rounds(spec.run_id)):
                 title = f"{algorithm}, round {seen[-1].round}, seed {spec.seed}"
                 draw = partial(figures.before_after, seen[-1].arrays, names, title=title)
-                drawn.append(Picture(f"clients-{_as_file(algorithm)}", title, draw))
+                drawn.append(Picture(f"clients-{as_file(algorithm)}", title, draw))
     return drawn
 
 
-def _as_file(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-=." else "_" for letter in name)
+def as_file(name: str) -> str:
+    """An algorithm or a data set as part of a file's name.
+
+    Own data are named by a path, which must not leave the folder: its last part, and a hash so that two stay two.
+
+    >>> as_file("cifar10"), as_file("fedga:variant=aligned"), as_file("../cats.csv"), as_file("/data/cats.csv")
+    ('cifar10', 'fedga_variant=aligned', 'cats-b7aed353', 'cats-7251e3b2')
+    """
+    if set(name) <= _PLAIN:
+        return name.replace(":", "_")
+    stem = "".join(letter if letter in _PLAIN else "_" for letter in PurePath(name).stem).replace(":", "_")
+    return f"{stem}-{hashlib.sha256(name.encode('utf-8', errors='surrogateescape')).hexdigest()[:8]}"

@@ -6,8 +6,8 @@ colour-blind readers tell apart. pyplot is never touched: a figure belongs to wh
 
 from __future__ import annotations
 
+import io
 import os
-import secrets
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedga.errors import FedGAError, needs_extra
+from fedga.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -175,15 +176,10 @@ def save(figure: Figure, path: str | os.PathLike[str], kinds: Sequence[str] = ("
 
 
 def _write(figure: Figure, path: Path, kind: str) -> Path:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    drawn = io.BytesIO()
+    with drawing():
+        figure.savefig(drawn, format=kind, dpi=DPI, metadata=_ANONYMOUS[kind])
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with drawing():
-                figure.savefig(partial, format=kind, dpi=DPI, metadata=_ANONYMOUS[kind])
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        return write_whole(path, drawn.getvalue())
     except OSError as error:
         raise FedGAError(f"the picture {str(path)!r} cannot be written: {error.strerror or error}") from error
-    return path

@@ -9,7 +9,6 @@ import csv
 import io
 import os
 import re
-import secrets
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from rich.text import Text
 
 from fedga.errors import FedGAError
+from fedga.files import write_whole
 from fedga.report.documents import NOTHING, Cell, Picture, Section, Table
 from fedga.report.style import save
 from fedga.report.terminal import Column, TitledTable, make_table
@@ -95,7 +95,7 @@ def markdown(table: Table) -> str:
     |---:|---:|
     | 0.1 | **0.9 (0.1)** |
     """
-    marks = _marks(table)
+    marks = marks_of(table)
     lines = [_pipes([_escape_markdown(heading) for heading in table.headings])]
     lines.append("|" + "|".join("---:" if _is_numeric(table, at) else "---" for at in range(len(table.headings))) + "|")
     lines += [_pipes([_markdown_cell(cell, marks) for cell in row]) for row in table.rows]
@@ -123,7 +123,7 @@ def latex(table: Table) -> str:
       \\end{tabular}
     \\end{table}
     """
-    marks = _marks(table)
+    marks = marks_of(table)
     aligned = "".join("r" if _is_numeric(table, at) else "l" for at in range(len(table.headings)))
     said = " ".join(part for part in (_sentence(table.title), table.caption) if part)
     lines = [
@@ -173,7 +173,7 @@ def _values(cell: Cell) -> tuple[float | str | None, float | None]:
 
 def terminal(table: Table, *, width: int | None = None) -> TitledTable:
     """A table for a terminal of ``width``."""
-    marks = _marks(table)
+    marks = marks_of(table)
     columns = [
         Column(
             heading,
@@ -202,6 +202,22 @@ def write_section(section: Section, folder: str | os.PathLike[str]) -> list[Path
     tables = [write_table(table, Path(folder) / "tables") for table in section.tables]
     pictures = [write_picture(picture, Path(folder) / "figures") for picture in section.pictures]
     return [path for paths in (*tables, *pictures) for path in paths]
+
+
+def marks_of(table: Table) -> dict[str, str]:
+    """Note -> letter, in the order of the table; what is said of several cells has one letter."""
+    notes = dict.fromkeys(cell.note for row in table.rows for cell in row if cell.note)
+    return {note: letters(number) for number, note in enumerate(notes)}
+
+
+def letters(number: int) -> str:
+    """The names of things in a row, however many they are.
+
+    >>> [letters(number) for number in (0, 25, 26, 702)]
+    ['a', 'z', 'aa', 'aaa']
+    """
+    rest, last = divmod(number, 26)
+    return (letters(rest - 1) if rest else "") + string.ascii_lowercase[last]
 
 
 def escape_latex(text: str) -> str:
@@ -242,21 +258,6 @@ def _terminal_cell(cell: Cell, marks: dict[str, str]) -> Text:
     return text.append(f" [{marks[cell.note]}]", style="dim") if cell.note else text
 
 
-def _marks(table: Table) -> dict[str, str]:
-    """Note -> letter, in the order of the table; what is said of several cells has one letter."""
-    notes = dict.fromkeys(cell.note for row in table.rows for cell in row if cell.note)
-    return {note: _letters(number) for number, note in enumerate(notes)}
-
-
-def _letters(number: int) -> str:
-    """
-    >>> [_letters(number) for number in (0, 25, 26, 702)]
-    ['a', 'z', 'aa', 'aaa']
-    """
-    rest, last = divmod(number, 26)
-    return (_letters(rest - 1) if rest else "") + string.ascii_lowercase[last]
-
-
 def _is_numeric(table: Table, column: int) -> bool:
     """Whether a column is set flush right: it has values, and they are numbers."""
     values = [row[column].value for row in table.rows if row[column].value is not None]
@@ -268,14 +269,7 @@ def _sentence(text: str) -> str:
 
 
 def _write(path: Path, text: str) -> Path:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_text(text, encoding="utf-8", newline="\n")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        return write_whole(path, text)
     except OSError as error:
         raise FedGAError(f"the table {str(path)!r} cannot be written: {error.strerror or error}") from error
-    return path

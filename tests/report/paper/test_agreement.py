@@ -123,7 +123,7 @@ def test_a_stand_in_is_shown_beside_the_others_numbers_and_only_ranked() -> None
     assert texts(order, "Kendall's τ") == ["1.00"]
     words = " ".join(agreement_words(compare(runs)))
     assert "printed cells" not in words
-    assert "In 1 of 1 settings" in words
+    assert words.startswith("digits, at 80 % of the rounds: in 1 of 1 settings")
     assert "digits stand in for MNIST" in words
     beside = agreement_table(compare(runs + level_runs("fedga", (0.9,))))
     assert texts(beside, "printed")[-1] == f"MNIST: {texts(table, 'MNIST, printed')[-1]}"
@@ -171,6 +171,10 @@ def test_captions_say_where_print_and_literature_differ() -> None:
     assert "FedRL, CLIMB and FedNTD follow their own papers here" in main
     assert "MNIST rows of the paper's main table fit the mean over the rounds" in main
     assert "CIFAR-10" not in main
+    for which in ("main", "at_80"):
+        alike = agreement_table(compare(level_runs("fedga", (0.9,), dataset="svhn"), which, at="last"))
+        assert "CIFAR-10 and SVHN are printed alike in both of the paper's tables." in alike.caption
+        assert alike.name.endswith("-accuracy-last")
     assert "follow" not in agreement_table(compare(level_runs("fedga", (0.9,)))).caption
 
 
@@ -178,8 +182,12 @@ def test_words_count_what_was_asked_for(near_print: list[Curve]) -> None:
     agreement = compare(near_print, algorithms=("fedavg", "fedga"))
     share, farthest, winners = agreement_words(compare(near_print, algorithms=("fedavg", "fedga")))
     count = f"{agreement.within} ({100 * agreement.within / 20:.0f} %)"
-    assert share == f"Of 20 printed cells of FedAvg and FedGA {count} lie within two pooled deviations or 0.01."
-    assert farthest.startswith("The farthest from print is Fed")
+    head = "MNIST and SVHN, at 80 % of the rounds"
+    bias = 100 * np.mean([cell.difference for cell in agreement.cells])
+    average = f"On average ours are {abs(bias):.1f} points {'below' if bias < 0 else 'above'}."
+    told = f"of 20 printed cells of FedAvg and FedGA {count} lie within two pooled deviations or 0.01. {average}"
+    assert share == f"{head}: {told}"
+    assert farthest.startswith(f"{head}: the farthest from print is Fed")
     assert "of 10 settings (data set and α)" in winners
 
 

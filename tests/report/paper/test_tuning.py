@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from fedga.errors import FedGAError
 from fedga.report.curves import Curve
 from fedga.report.paper.tuning import chosen_rates, tuning_table, tuning_words
 from tests.report.paper.runs import make_run, texts
 
 
-def runs_at(rate: float, ends: dict[int, float], *, alpha: float = 0.1, status: str = "done") -> list[Curve]:
+def runs_at(
+    rate: float, ends: dict[int, float], *, alpha: float = 0.1, status: str = "done", **settings: Any
+) -> list[Curve]:
     return [
-        make_run("fedavg", [0.1, end], seed=seed, alpha=alpha, lr=rate, status=status) for seed, end in ends.items()
+        make_run("fedavg", [0.1, end], seed=seed, alpha=alpha, lr=rate, status=status, **settings)
+        for seed, end in ends.items()
     ]
 
 
@@ -46,3 +54,23 @@ def test_the_table_has_a_column_per_rate_and_the_chosen_one_in_bold() -> None:
     assert table.headings == ("data set", "α", "1", "0.1")
     [row] = table.rows
     assert [cell.bold for cell in row] == [False, False, True, False]
+
+
+def test_runs_that_differ_in_more_than_their_rate_are_rows_of_their_own_and_have_no_common_choice() -> None:
+    sgd = runs_at(1.0, {0: 0.9}, optimizer="sgd") + runs_at(0.1, {0: 0.5}, optimizer="sgd")
+    adam = runs_at(1.0, {0: 0.1}, optimizer="adam") + runs_at(0.1, {0: 0.7}, optimizer="adam")
+    table = tuning_table(sgd + adam)
+    assert table.headings == ("data set", "α", "setting", "1", "0.1")
+    assert texts(table, "setting") == ["optimizer sgd", "optimizer adam"]
+    assert [[cell.text for cell in row if cell.bold] for row in table.rows] == [["0.900"], ["0.700"]]
+    with pytest.raises(FedGAError, match=r"runs on MNIST differ in optimizer.*: give one value of --optimizer$"):
+        chosen_rates(sgd + adam)
+    elsewhere = runs_at(0.1, {0: 0.7}, alpha=10.0, optimizer="adam")  # one setting per data set and α is a choice each
+    assert chosen_rates(sgd + elsewhere) == {("mnist", 0.1): 1.0, ("mnist", 10.0): 0.1}
+    assert "setting" not in tuning_table(sgd + elsewhere).headings
+
+
+def test_unfinished_runs_are_noted() -> None:
+    table = tuning_table(runs_at(0.1, {0: 0.6}) + runs_at(0.1, {1: 0.3}, status="running"))
+    [cell] = [row[table.headings.index("0.1")] for row in table.rows]
+    assert (cell.text, cell.note) == ("0.600", "1 of 2 runs unfinished")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedga.errors import FedGAError, needs_extra
 from fedga.experiments.database import FILE_NAME
+from fedga.files import write_whole
 from fedga.report.documents import Cell, Picture, Section, Table
 from fedga.report.general import general_pictures
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
@@ -21,9 +20,10 @@ from fedga.report.page.payload import pack
 from fedga.report.page.repeat import repeat
 from fedga.report.page.story import plural, tell
 from fedga.report.page.study import Study, read_study
-from fedga.report.page.svg import letters, svg_url
+from fedga.report.page.svg import svg_url
 from fedga.report.page.tables import best_tables, cost_tables, partitions_table, results_table
 from fedga.report.words import listed
+from fedga.report.writers import marks_of
 from fedga.version import __version__
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def write_page(
 
 
 def results_section(folder: Path) -> Section:
-    """The tables of a folder's page, and the general pictures, for who wants them as files."""
+    """The tables of a folder's page, and the general pictures, for who wants them as files; none without runs."""
+    if not (folder / FILE_NAME).is_file():
+        return Section("results", "Results")
     study = read_study(folder)
     tables = (results_table(study).table, *best_tables(study), *cost_tables(study))
     pictures = general_pictures(folder, study.curves, [run.spec for run in study.runs])
@@ -100,8 +102,10 @@ def _contents(study: Study) -> dict[str, Any]:
     results = results_table(study)
     partitions = partitions_table(study)
     again = repeat(study)
+    story = tell(study)
     return {
-        "story": tell(study),
+        "story": story,
+        "more": plural(len(story.more), "more comparison"),
         "overview": draw_overview(study),
         "size": (WIDTH, HEIGHT),
         "best": [TableView(table) for table in best_tables(study)],
@@ -130,8 +134,7 @@ class TableView:
     @cached_property
     def notes(self) -> dict[str, str]:
         """What is said of single cells, each text once, and the letter it goes by."""
-        texts = dict.fromkeys(cell.note for row in self.table.rows for cell in row if cell.note)
-        return {text: letters(number) for number, text in enumerate(texts, 1)}
+        return marks_of(self.table)
 
     def kind(self, column: int) -> dict[str, str]:
         """The class of a column: numbers stand to the right, and long texts need room."""
@@ -146,11 +149,12 @@ class TableView:
         return [self.kind(column) for column in range(len(self.table.headings))]
 
     def attributes(self, cell: Cell, column: int) -> dict[str, str]:
-        """Of a cell: what it is, and what it is sorted by where that is not what it shows."""
+        """Of a cell: what it is, and what is sorted and goes into CSV where that is not what it shows."""
         found = {"scope": "row"} if column == 0 else {}
         found |= {name: kind for name, kind in self._kinds[column].items() if kind == "number"}
-        key = f"{cell.value:.7g}" if isinstance(cell.value, (int, float)) else cell.value
-        return found | ({"data-value": key} if key not in (None, cell.text) else {})
+        key = f"{cell.value:.10g}" if isinstance(cell.value, (int, float)) else cell.value
+        found |= {"data-value": key} if key is not None and key != cell.text else {}
+        return found | ({} if cell.deviation is None else {"data-deviation": f"{cell.deviation:.10g}"})
 
 
 @dataclass(frozen=True)
@@ -185,17 +189,10 @@ class SectionView:
 
 
 def _write(text: str, target: Path) -> Path:
-    partial = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        return write_whole(target, text.encode("utf-8", errors="replace"))  # names of folders may be no text
     except OSError as error:
         reason = error.strerror or error
         raise FedGAError(
             f"the page {str(target)!r} cannot be written ({reason}): give another file with --out"
         ) from error
-    return target

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedga.report.page.marks import svg_style
-from fedga.report.page.story import plus_minus
+from fedga.report.page.story import Found, absentees, ended_of, plus_minus
 from fedga.report.page.study import Cohort, Member, Place, Study
 
 WIDTH, HEIGHT = 310, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 10, 40
 _MOST_LINES = 16
 _METRIC = "accuracy"
+_MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Overview:
     dots: tuple[DotPanel, ...]
     legend: dict[str, Line]
     left_out: int  # settings of a single algorithm, which the tables have
+    unfinished: tuple[str, ...]  # whose lines and dots are missing until they are done
 
 
 def draw_overview(study: Study) -> Overview:
@@ -107,7 +109,29 @@ def draw_overview(study: Study) -> Overview:
         tuple(panel for panel in dots if panel.dots),
         legend,
         len(left_out),
+        tuple(_unfinished(by_dataset.values())),
     )
+
+
+def _chosen(places: Sequence[Place]) -> Found:
+    return [(place, cohort) for place in places for cohort in shown_cohorts(place.cohorts)]
+
+
+def _unfinished(datasets: Iterable[Sequence[Place]]) -> list[str]:
+    """Who is in no panel for that reason, a few by name."""
+    names = [
+        f"{cohort.label(member)} on {place.title}"
+        for places in datasets
+        for place, cohort, member in absentees(_chosen(places))
+        if member.why_not == "unfinished"
+    ]
+    more = len(names) - _MOST_NAMED
+    return [*names[:_MOST_NAMED], f"{more} more"] if more > 1 else names
+
+
+def _title(title: str, drawn: Found) -> str:
+    """What all panels say of the last round is not so where nobody is at its end."""
+    return title if any(cohort.finished for _, cohort in drawn) else f"{title}, unfinished"
 
 
 def compared(cohorts: Sequence[Cohort]) -> list[Cohort]:
@@ -139,11 +163,13 @@ def _edges(member: Member) -> tuple[float, float, float]:
 
 def _over_alpha(places: Sequence[Place]) -> AlphaPanel:
     found: dict[str, list[tuple[int, Cohort, Member]]] = {}
-    for at, place in enumerate(places):
-        for cohort in shown_cohorts(place.cohorts):
-            for member in filter(_known, cohort.members):
-                found.setdefault(cohort.label(member), []).append((at, cohort, member))
-    found = {label: entries for label, entries in found.items() if 2 * len(entries) > len(places)}
+    drawn = ended_of(_chosen(places))
+    for place, cohort in drawn:
+        for member in filter(_known, cohort.contestants):
+            found.setdefault(cohort.label(member), []).append((places.index(place), cohort, member))
+    found = {
+        label: entries for label, entries in found.items() if 2 * len(entries) > len({place for place, _ in drawn})
+    }
     # Means set the scale: one whisker of many must not flatten all lines.
     values = [member.row[_METRIC] for entries in found.values() for _, _, member in entries]
     room = 0.08 * (max(values, default=1) - min(values, default=0)) or 0.01
@@ -167,13 +193,12 @@ def _over_alpha(places: Sequence[Place]) -> AlphaPanel:
         lines.append(Line(label, svg_style(entries[0][2].style), path, tuple(marks), f"{label}. {said}"))
     across = tuple(Tick(round(_LEFT + at * step, 1), place.alpha_label) for at, place in enumerate(places))
     up = tuple(Tick(height(tick), tick_text(tick, ticks)) for tick in ticks)
-    return AlphaPanel(places[0].dataset_label, across, up, tuple(lines))
+    return AlphaPanel(_title(places[0].dataset_label, drawn), across, up, tuple(lines))
 
 
 def _dots(place: Place) -> DotPanel:
-    chosen = [
-        (cohort, member) for cohort in shown_cohorts(place.cohorts) for member in cohort.members if _known(member)
-    ]
+    drawn = ended_of(_chosen([place]))
+    chosen = [(cohort, member) for _, cohort in drawn for member in cohort.contestants if _known(member)]
     values = [edge for _, member in chosen for edge in _edges(member)]
     ticks = nice_ticks(min(values, default=0), max(values, default=1), 4)
     low, high = min([*values, *ticks[:1]]), max([*values, *ticks[-1:]])
@@ -185,7 +210,9 @@ def _dots(place: Place) -> DotPanel:
     for cohort, member in chosen:
         below, middle, above = map(across, _edges(member))
         dots.append(Dot(cohort.label(member), _value(member), svg_style(member.style), middle, below, above))
-    return DotPanel(place.title, tuple(Tick(across(tick), tick_text(tick, ticks)) for tick in ticks), tuple(dots))
+    return DotPanel(
+        _title(place.title, drawn), tuple(Tick(across(tick), tick_text(tick, ticks)) for tick in ticks), tuple(dots)
+    )
 
 
 def _value(member: Member) -> str:

@@ -52,6 +52,7 @@ class Verdict:
     points: float
     ahead: int
     pairs: int
+    contestants: int  # with a value; of a single one it can only be said what it reaches
 
     @property
     def names(self) -> str:
@@ -59,12 +60,8 @@ class Verdict:
 
 
 def tell(study: Study) -> Story:
-    verdicts = [
-        found
-        for place in study.places
-        for cohort in place.cohorts
-        if len(cohort.members) > 1 and (found := judge(cohort, "accuracy")) is not None
-    ]
+    cohorts = [cohort for place in study.places for cohort in place.cohorts]
+    verdicts = [verdict for cohort in cohorts if (verdict := decide(cohort, "accuracy")) is not None]
     main, more = findings(study)
     return Story(
         what_was_run(study.runs, study),
@@ -100,9 +97,9 @@ def _span(values: Iterable[int], noun: str = "") -> str:
 
 
 def judge(cohort: Cohort, metric: str) -> Verdict | None:
-    """Who is best by the mean over seeds; None where nothing was measured."""
+    """Who is best of its contestants by the mean over seeds; None where nothing was measured."""
     known = sorted(
-        (member for member in cohort.members if member.row[metric] is not None),
+        (member for member in cohort.contestants if member.row[metric] is not None),
         key=lambda member: member.row[metric],
         reverse=True,
     )
@@ -122,7 +119,14 @@ def judge(cohort: Cohort, metric: str) -> Verdict | None:
         ours, theirs = first.by_seed(metric), other.by_seed(metric)
         shared = ours.keys() & theirs.keys()
         ahead, pairs = sum(ours[seed] > theirs[seed] for seed in shared), len(shared)
-    return Verdict(tuple(best), first.row[metric], first.row[f"{metric}_deviation"], other, points, ahead, pairs)
+    deviation = first.row[f"{metric}_deviation"]
+    return Verdict(tuple(best), first.row[metric], deviation, other, points, ahead, pairs, len(known))
+
+
+def decide(cohort: Cohort, metric: str) -> Verdict | None:
+    """The verdict on a comparison that is over; None before the end of training, and where only one has a value."""
+    verdict = judge(cohort, metric) if cohort.finished else None
+    return verdict if verdict is not None and verdict.contestants > 1 else None
 
 
 def _count_wins(verdicts: Sequence[Verdict]) -> str:
@@ -133,7 +137,7 @@ def _count_wins(verdicts: Sequence[Verdict]) -> str:
     ties = sum(len(found.best) > 1 for found in verdicts)
     parts = [f"{name} in {number}" for name, number in wins.most_common()]
     parts += [f"{ties} with no single best" if parts else f"no single best in {ties}"] if ties else []
-    comparisons = f"{len(verdicts)} comparisons of algorithms under equal settings"
+    comparisons = f"{plural(len(verdicts), 'comparison')} of algorithms under equal settings"
     return f"Of {comparisons}, by test accuracy after the last round, the best was {listed(parts)}."
 
 
@@ -159,27 +163,90 @@ def _item(found: Found) -> Item | None:
     place, cohort = found[0]
     told: dict[str, str] = {}  # who is best -> by how much
     sentences = []
+    ended = ended_of(found)
     for metric, lead in MODELS.items():
-        if verdicts := [(place, verdict) for place, cohort in found if (verdict := judge(cohort, metric)) is not None]:
-            who, how_much = _sentence(verdicts[0][1]) if len(found) == 1 else _over_alpha(verdicts)
+        if verdicts := [(place, verdict) for place, cohort in ended if (verdict := judge(cohort, metric)) is not None]:
+            who, how_much = _sentence(verdicts[0][1]) if len(found) == 1 else _over_alpha(verdicts, len(found))
             sentences.append(f"{lead}{_SAME if len(found) > 1 and who in told else who}{how_much}.")
             told[who] = how_much
     where = place.title if len(found) == 1 else place.dataset_label
     about = f"{where}, {cohort.name}" if cohort.name else where
-    return Item(about, " ".join(sentences)) if sentences else None
+    if not sentences:
+        return None
+    absent = [f"{words[0].upper()}{words[1:]}." for words in absent_words(found)]
+    return Item(about, " ".join([_so_far(ended) + sentences[0], *sentences[1:], *absent]))
 
 
-def _over_alpha(verdicts: Sequence[tuple[Place, Verdict]]) -> tuple[str, str]:
-    """Who is best at which α, and by how much, in words."""
+def ended_of(found: Found) -> Found:
+    """Where somebody trained to the end; all places while that is so nowhere."""
+    return [(place, cohort) for place, cohort in found if cohort.finished] or found
+
+
+def _so_far(found: Found) -> str:
+    """What stands before a comparison that is not over; nothing before others."""
+    if any(cohort.finished for _, cohort in found):
+        return ""
+    rounds = {member.row["round"] for _, cohort in found for member in cohort.contestants}
+    return f"So far, after {_span(rounds, 'round')}: "
+
+
+def absentees(found: Found) -> list[tuple[Place, Cohort, Member]]:
+    """Who is in no comparison: all of the places that did not end, and at the others who is no contestant."""
+    ended = ended_of(found)
+    return [
+        (place, cohort, member)
+        for place, cohort in found
+        for member in cohort.members
+        if (place, cohort) not in ended or member not in cohort.contestants
+    ]
+
+
+def absent_words(found: Found) -> list[str]:
+    """Who was left out, and why; with its α where it was left out at some of them only."""
+    reasons: dict[str, dict[str, list[str]]] = {}  # why -> who -> at which α
+    for place, _, member in absentees(found):
+        reasons.setdefault(member.why_not, {}).setdefault(member.name, []).append(_alpha(place))
+    said = []
+    for why, who in reasons.items():
+        names = [
+            name if len(alphas) == len(found) else f"{name} at α = {listed(alphas)}" for name, alphas in who.items()
+        ]
+        said.append(f"{why}, left out: {('; ' if len(found) > 1 else ', ').join(names)}")
+    return said
+
+
+def _alpha(place: Place) -> str:
+    return "none" if place.alpha is None else place.alpha_label
+
+
+def _over_alpha(verdicts: Sequence[tuple[Place, Verdict]], places: int) -> tuple[str, str]:
+    """Who is best at which α, and by how much, in words; where nobody is compared, what is reached."""
+    contested = [(place, verdict) for place, verdict in verdicts if verdict.contestants > 1]
+    if not contested:
+        return _reached(verdicts)
+    verdicts = contested
     won: dict[str, list[str]] = {}
     single = {verdict.names: _is_best(verdict) for _, verdict in verdicts}
     for place, verdict in verdicts:
-        won.setdefault(verdict.names, []).append("none" if place.alpha is None else place.alpha_label)
-    if len(won) == 1:
+        won.setdefault(verdict.names, []).append(_alpha(place))
+    if len(won) == 1 and len(verdicts) == places:
         [names] = won
         return f"{names} {single[names]} at every α", _margins([verdict for _, verdict in verdicts], ", ")
     text = "; ".join(f"{names} {single[names]} at α = {listed(alphas)}" for names, alphas in won.items())
-    return text, _margins([verdict for _, verdict in verdicts], "; the best is ")
+    return text, _margins([verdict for _, verdict in verdicts], "; the best is " if len(won) > 1 else ", ")
+
+
+def _reached(verdicts: Sequence[tuple[Place, Verdict]]) -> tuple[str, str]:
+    """What algorithms reach that stand alone: of those nobody is best."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    for place, verdict in verdicts:
+        found.setdefault(verdict.names, []).append((_alpha(place), verdict.value))
+    parts = [
+        f"{names} reaches {listed([number_text(value) for _, value in reached])} "
+        f"at α = {listed([alpha for alpha, _ in reached])}"
+        for names, reached in found.items()
+    ]
+    return "; ".join(parts), ""
 
 
 def _is_best(verdict: Verdict) -> str:
@@ -227,7 +294,8 @@ def _troubles(study: Study) -> list[Item]:
                     kinds[kind].append(f"{number} of {runs} of {where}")
     said = {
         "diverged": "diverged: they count in no mean, and end in a cross in the curves",
-        "unfinished": "unfinished: one counts in the tables only where no other seed of its series got further",
+        "unfinished": "unfinished: one counts in the tables only where no other seed of its series got further, "
+        "and in no comparison with finished ones",
         "at chance": "never left chance: they count in the means as they are",
     }
     return [

@@ -44,6 +44,16 @@ class Member:
         """The runs that the row's means are made of."""
         return [curve for curve in self.series.sound if curve.rounds[-1] == self.row["round"]]
 
+    @cached_property
+    def finished(self) -> bool:
+        """Whether the row tells of runs that trained to their end."""
+        return any(curve.status == "done" for curve in self.complete)
+
+    @property
+    def why_not(self) -> str:
+        """What keeps it out of a comparison, if it is in none."""
+        return "diverged" if self.row["diverged"] == self.row["runs"] else "unfinished"
+
     def by_seed(self, metric: str) -> dict[int, float]:
         """The last value of every run in the means."""
         return {curve.seed: curve.last(metric) for curve in self.complete if np.isfinite(curve.last(metric))}
@@ -60,6 +70,21 @@ class Cohort:
     @property
     def name(self) -> str:
         return ", ".join(part for part in (self.preset, self.own) if part)
+
+    @cached_property
+    def finished(self) -> bool:
+        return any(member.finished for member in self.members)
+
+    @cached_property
+    def contestants(self) -> tuple[Member, ...]:
+        """Who can be compared: those at the end of their training; while nobody is, those who are furthest.
+
+        An algorithm at round 7 is behind one at round 60 for no fault of its own.
+        """
+        if self.finished:
+            return tuple(member for member in self.members if member.finished)
+        reached = [member.row["round"] for member in self.members if member.row["round"] is not None]
+        return tuple(member for member in self.members if reached and member.row["round"] == max(reached))
 
     def label(self, member: Member) -> str:
         return f"{member.name}, {self.name}" if self.name else member.name
@@ -119,11 +144,19 @@ def read_study(folder: Path, called: str = "") -> Study:
         runs, partitions = store.runs(), store.partitions()
     curves = read_curves(folder)
     if not any(len(curve.rounds) for curve in curves):
-        raise FedGAError(f"there is nothing to report in {called or str(folder)!r}: no run has been evaluated yet")
+        raise FedGAError(f"there is nothing to report in {called or str(folder)!r}: {_why_nothing(curves)}")
     labels = dataset_labels([run.spec.dataset for run in runs] + [str(curve.settings["dataset"]) for curve in curves])
     kept = sorted(partitions, key=_partition_order)
     places = _places(curves, labels, {run.run_id: run.spec for run in runs})
     return Study(folder, called or str(folder), tuple(runs), tuple(curves), tuple(places), tuple(kept), labels)
+
+
+def _why_nothing(curves: Sequence[Curve]) -> str:
+    """Why no run has a value: waiting helps those that are still to train, and nothing helps those that diverged."""
+    diverged = sum(curve.diverged for curve in curves)
+    if diverged and diverged == len(curves):
+        return "every run diverged before it was evaluated: train again with a smaller --lr"
+    return "no run has been evaluated yet" + (f", and {diverged} of {len(curves)} diverged" if diverged else "")
 
 
 def _partition_order(one: Partition) -> tuple[Any, ...]:

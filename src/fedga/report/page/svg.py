@@ -10,6 +10,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from fedga.report.style import drawing
+from fedga.report.writers import letters
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,7 +112,7 @@ def _joined(tenths: list[int]) -> str:
 def _shorten_names(root: ElementTree.Element) -> None:
     """Only what is referred to keeps a name, and a short one."""
     found = dict.fromkeys(name for element in root.iter() for name in _references(element))
-    names = {name: letters(number) for number, name in enumerate(found, 1)}
+    names = {name: letters(number) for number, name in enumerate(found)}
     for element in root.iter():
         for key, value in element.items():
             element.set(key, _REFERENCE.sub(lambda one: f"url(#{names[one[1]]})", value))
@@ -136,7 +137,7 @@ def _share_styles(root: ElementTree.Element) -> None:
     for element in root.iter():
         if (style := element.attrib.pop("style", None)) is not None:
             plain = style.replace(": ", ":").replace("; ", ";")
-            element.set("class", classes.setdefault(plain, letters(len(classes) + 1)))
+            element.set("class", classes.setdefault(plain, letters(len(classes))))
     sheet = root.find(f".//{{{_SVG}}}style")
     if sheet is None:
         sheet = ElementTree.SubElement(root, f"{{{_SVG}}}style")
@@ -150,15 +151,3 @@ def _drop_groups(parent: ElementTree.Element) -> None:
         _drop_groups(child)
         children += list(child) if child.tag == _GROUP and not child.attrib else [child]
     parent[:] = children
-
-
-def letters(number: int) -> str:
-    """
-    >>> letters(1), letters(26), letters(27)
-    ('a', 'z', 'aa')
-    """
-    text = ""
-    while number:
-        number, rest = divmod(number - 1, 26)
-        text = chr(ord("a") + rest) + text
-    return text

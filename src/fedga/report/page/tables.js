@@ -2,10 +2,12 @@
 
 const rowsOf = (table) => [...table.tBodies[0].rows];
 
-// What a cell is sorted by: its value where it has one (as a number if it is one), else its text.
+// A cell's value where it has one, else its text.
+const cellValue = (cell) => cell.dataset.value ?? cellText(cell);
+
+// What a cell is sorted by: a number if it is one.
 function sortKey(row, column) {
-  const cell = row.cells[column];
-  const text = cell.dataset.value ?? cellText(cell);
+  const text = cellValue(row.cells[column]);
   return { missing: text === "–" || text === "", value: Number(text === "inf" ? Infinity : text), text };
 }
 
@@ -65,10 +67,15 @@ function cellText(cell) {
   return text.slice(0, text.length - note.length);
 }
 
+// Values as in the files of `fedga report --files`: deviations have a column of their own, and a dash is no value.
 function tableRows(table) {
   const heads = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+  const wide = heads.map((_, column) => rowsOf(table).some((row) => "deviation" in row.cells[column].dataset));
+  const value = (cell) => (cellValue(cell) === "–" ? "" : cellValue(cell));
+  const values = (cell, column) => (wide[column] ? [value(cell), cell.dataset.deviation ?? ""] : [value(cell)]);
+  const names = heads.flatMap((head, column) => (wide[column] ? [head, `${head} deviation`] : [head]));
   const rows = rowsOf(table).filter((row) => !row.hidden);
-  return [heads, ...rows.map((row) => [...row.cells].map(cellText))];
+  return [names, ...rows.map((row) => [...row.cells].flatMap(values))];
 }
 
 function startTables() {

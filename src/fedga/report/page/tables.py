@@ -16,7 +16,7 @@ from fedga.experiments.spec import RunSpec
 from fedga.models import MODELS, build_model
 from fedga.report.costs import algorithms_rows, human_bytes
 from fedga.report.documents import NOTHING, Cell, Table
-from fedga.report.page.story import Found, Verdict, findings, is_baseline, judge, plus_minus
+from fedga.report.page.story import Found, absent_words, decide, findings, is_baseline, plus_minus
 from fedga.report.page.study import Cohort, Member, Place, Study
 from fedga.report.series import setting_text
 from fedga.report.style import base_name, display_name
@@ -52,7 +52,8 @@ def results_table(study: Study) -> Filtered:
     filters = tuple(at for at, cells in enumerate(columns.values()) if len(set(cells)) > 1)
     places = [id(place) for place, _, _ in entries]
     rows = [member.row for _, _, member in entries]
-    columns |= {metric.heading: _metric_cells(places, rows, metric) for metric in metrics}
+    competes = [member in contestants(place, cohort) for place, cohort, member in entries]
+    columns |= {metric.heading: _metric_cells(places, rows, competes, metric) for metric in metrics}
     columns["round"] = [_number(row["round"]) for row in rows]
     columns["seeds"] = [_number(row["seeds"]) for row in rows]
     if any(notes := [_note(row) for row in rows]):
@@ -63,21 +64,28 @@ def results_table(study: Study) -> Filtered:
         title.replace(f", {NOTHING}", "") or "All results",
         tuple(columns),
         tuple(zip(*columns.values(), strict=True)),
-        _caption([metric.name for metric in metrics]),
+        _caption([metric.name for metric in metrics], _behind(rows, competes)),
         breaks,
     )
     return Filtered(table, filters)
 
 
-def _metric_cells(places: Sequence[int], rows: Sequence[Row], metric: Metric) -> list[Cell]:
-    """What is printed like the best of its place is bold, unless it is the only one."""
+def contestants(place: Place, cohort: Cohort) -> tuple[Member, ...]:
+    """Of a cohort, who is compared with the others of its place: unfinished runs while there is nothing else."""
+    finished = any(other.finished for other in place.cohorts)
+    return cohort.contestants if cohort.finished or not finished else ()
+
+
+def _metric_cells(places: Sequence[int], rows: Sequence[Row], competes: Sequence[bool], metric: Metric) -> list[Cell]:
+    """What is printed like the best of its place is bold, unless it is the only one or not at its end yet."""
     cells: list[Cell] = []
-    for _, group in itertools.groupby(zip(places, rows, strict=True), lambda pair: pair[0]):
-        of_place = [row for _, row in group]
-        known = [row[metric.name] for row in of_place if row[metric.name] is not None]
+    for _, group in itertools.groupby(zip(places, rows, competes, strict=True), lambda entry: entry[0]):
+        of_place = [(row, counts) for _, row, counts in group]
+        known = [row[metric.name] for row, counts in of_place if counts and row[metric.name] is not None]
         finite = [value for value in known if math.isfinite(value)]
         best = (max(finite) if metric.high_is_good else min(finite)) if finite and len(known) > 1 else math.nan
-        cells += [_metric_cell(row, metric, number_text(best, metric.heavy_tailed)) for row in of_place]
+        shown = number_text(best, metric.heavy_tailed)
+        cells += [_metric_cell(row, metric, shown if counts else "") for row, counts in of_place]
     return cells
 
 
@@ -98,8 +106,14 @@ def _note(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{row[name]} of {row['runs']} {name}" for name in ("diverged", "unfinished") if row[name])
 
 
-def _caption(shown: Sequence[str]) -> str:
-    caption = "The last round; mean ± standard deviation over seeds. Bold: best of its data set and α."
+def _behind(rows: Sequence[Row], competes: Sequence[bool]) -> bool:
+    """Whether a row has values that are in no comparison."""
+    return any(row["seeds"] and not counts for row, counts in zip(rows, competes, strict=True))
+
+
+def _caption(shown: Sequence[str], behind: bool) -> str:
+    caption = "The last round; mean ± standard deviation over seeds. Bold: best of its data set and α"
+    caption += ", leaving out what is unfinished." if behind else "."
     if "averaged_accuracy" in shown:
         caption += " Averaged model: accuracy of the model averaged over rounds on the server."
     if "ea_ratio" in shown:
@@ -126,9 +140,9 @@ def _best_table(main: Sequence[Found], alphas: Sequence[float], metric: str, tit
     rows, datasets = [], []
     for found in main:
         place, cohort = found[0]
-        verdicts = {place.alpha: judge(cohort, metric) for place, cohort in found}
-        if any(verdicts.get(alpha) for alpha in alphas):
-            cells = (_best_cell(verdicts.get(alpha)) for alpha in alphas)
+        at = {place.alpha: (place, cohort) for place, cohort in found}
+        cells = [_best_cell(*at[alpha], metric) if alpha in at else Cell(NOTHING) for alpha in alphas]
+        if any(cell.text != NOTHING for cell in cells):
             rows.append((Cell(place.dataset_label), Cell(cohort.name or NOTHING), *cells))
             datasets.append(place.dataset)
     headings = ("data set", "setting", *(f"α = {alpha:g}" for alpha in alphas))
@@ -137,12 +151,14 @@ def _best_table(main: Sequence[Found], alphas: Sequence[float], metric: str, tit
     return Table(f"best-{metric.replace('_', '-')}", title, headings, tuple(rows), caption, breaks)
 
 
-def _best_cell(verdict: Verdict | None) -> Cell:
+def _best_cell(place: Place, cohort: Cohort, metric: str) -> Cell:
+    verdict = decide(cohort, metric)
+    note = "; ".join(absent_words([(place, cohort)])) if cohort.finished else "unfinished"
     if verdict is None:
-        return Cell(NOTHING)
+        return Cell(NOTHING, note=note)
     above = f" (+{verdict.points:.1f})" if verdict.other and is_baseline(verdict.other) else ""
     names = ", ".join(member.name for member in verdict.best)
-    return Cell(f"{names}\u00a0{number_text(verdict.value)}{above}")
+    return Cell(f"{names}\u00a0{number_text(verdict.value)}{above}", note=note)
 
 
 def partitions_table(study: Study) -> Table | None:

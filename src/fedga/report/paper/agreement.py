@@ -76,9 +76,7 @@ def _caption(cells: Sequence[Comparison], which: str, reading: Reading) -> str:
         "The MNIST rows of the paper's main table fit the mean over the rounds, not the end of training."
         if which == "main" and "mnist" in datasets
         else "",
-        "CIFAR-10 and SVHN are printed alike in both of the paper's tables and fit 80 % of the rounds."
-        if which == "main" and datasets & {"cifar10", "svhn"}
-        else "",
+        "CIFAR-10 and SVHN are printed alike in both of the paper's tables." if datasets & {"cifar10", "svhn"} else "",
         _literature_text([name for name in _LITERATURE if name in algorithms]),
         "FedGA (batch) counts classes per batch as the paper's program does: it stands beside the printed FedGA."
         if "fedga-batch" in algorithms
@@ -99,9 +97,12 @@ def _literature_text(names: Sequence[str]) -> str:
 
 
 def agreement_words(agreement: Agreement) -> tuple[str, ...]:
-    """What came out of the comparison, in sentences."""
+    """What came out of the comparison, in sentences that say of which data and which moment they are."""
     said = [_share_text(agreement), _farthest_text(agreement), _winners_text(agreement)]
-    return tuple(part for part in (*said, stand_in_text(agreement.by_dataset)) if part)
+    head = f"{listed([dataset_name(name) for name in agreement.by_dataset])}, {agreement.reading.moment}"
+    told = [f"{head}: {part}" for part in said if part]
+    stand_in = stand_in_text(agreement.by_dataset)
+    return (*told, stand_in) if stand_in else tuple(told)
 
 
 def _share_text(agreement: Agreement) -> str:
@@ -109,7 +110,17 @@ def _share_text(agreement: Agreement) -> str:
         return ""
     names = [display_name(name) for name, of in agreement.by_algorithm.items() if of.compared]
     counted = f"{agreement.within} ({100 * agreement.share:.0f} %) lie within two pooled deviations or 0.01"
-    return f"Of {agreement.compared} printed cells of {listed(names)} {counted}."
+    return f"of {agreement.compared} printed cells of {listed(names)} {counted}. {_bias_text(agreement.bias)}"
+
+
+def _bias_text(bias: float) -> str:
+    """
+    >>> _bias_text(-0.0049), _bias_text(0.012), _bias_text(0.0003)
+    ('On average ours are 0.5 points below.', 'On average ours are 1.2 points above.', 'On average they are level.')
+    """
+    if f"{abs(100 * bias):.1f}" == "0.0":
+        return "On average they are level."
+    return f"On average ours are {abs(100 * bias):.1f} points {'below' if bias < 0 else 'above'}."
 
 
 def _farthest_text(agreement: Agreement) -> str:
@@ -119,7 +130,7 @@ def _farthest_text(agreement: Agreement) -> str:
     far = max(beyond, key=lambda cell: abs(cell.difference))
     where = dataset_name(far.panel.dataset) + ("" if far.panel.alpha is None else f" with α = {far.panel.alpha:g}")
     numbers = f"{number_text(far.ours.mean)} here, {number_text(far.printed.mean)} printed"
-    return f"The farthest from print is {far.series.label} on {where}: {numbers}."
+    return f"the farthest from print is {far.series.label} on {where}: {numbers}."
 
 
 def _winners_text(agreement: Agreement) -> str:
@@ -127,6 +138,6 @@ def _winners_text(agreement: Agreement) -> str:
     if not ranked:
         return ""
     same = sum(ranking.same_winner for ranking in ranked)
-    said = f"In {same} of {len(ranked)} settings (data set and α) the best algorithm here is the best in print too"
+    said = f"in {same} of {len(ranked)} settings (data set and α) the best algorithm here is the best in print too"
     tau = mean(np.array([ranking.tau for ranking in ranked]))
     return said + ("." if math.isnan(tau) else f"; Kendall's τ is {number_text(tau, significant=True)} on average.")

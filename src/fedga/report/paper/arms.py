@@ -2,7 +2,7 @@
 
 Four axes change training: standardised pixels, momentum on the server, a falling rate and weight decay. The fifth, the
 model averaged over rounds on the server, is measured beside the last one in every run. The line without skew is
-FedAvg on the same samples dealt evenly over the clients.
+`line_without_skew`, here and wherever else a page shows one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from fedga.errors import FedGAError
 from fedga.experiments.spec import RunSpec
 from fedga.report.curves import Curve, deviation
 from fedga.report.paper.printed import dataset_name, dataset_rank
-from fedga.report.paper.scores import MODELS, Reading, Score, never_left, score
-from fedga.report.series import Series
+from fedga.report.paper.scores import MODELS, Reading, Score, never_left, score_of
 
 AXES: Mapping[str, str] = {
     "pixels": "standardised pixels",
@@ -32,6 +31,11 @@ NONE: frozenset[str] = frozenset()
 ALL = frozenset(AXES)
 SETTINGS = (NONE, *(frozenset({axis}) for axis in AXES), *(ALL - {axis} for axis in AXES), ALL)
 PLAIN, ALIGNED = ALGORITHMS = ("fedavg", "fedga")
+NO_SKEW = (
+    "No skew: the same samples dealt evenly over the clients; the line is the best of FedAvg's and FedGA's last and "
+    "averaged models there."
+)
+_ERRORS = 2  # standard errors that a lead must exceed to be one
 _UNSEEN = ("seed", "evaluate_every", "diagnose_every")  # settings that leave a run's numbers comparable
 
 
@@ -54,8 +58,7 @@ class Arm:
     @cached_property
     def scores(self) -> Mapping[str, Score]:
         """Accuracy after the last round, of the last and of the averaged model."""
-        series = Series({}, "", self.curves)
-        return {model: score(series, Reading(model=model)) for model in MODELS}
+        return {model: score_of(self.curves, Reading(model=model)) for model in MODELS}
 
     @cached_property
     def stuck(self) -> int:
@@ -111,7 +114,7 @@ class Place:
     def remains(self, axes: frozenset[str], model: str) -> float:
         """The share of the lead in the paper's setting that is left.
 
-        NaN where that lead is none or within noise, and where either algorithm does not train: it would be of failure.
+        NaN where that lead is none or noise, and where either algorithm does not train: it would be of failure.
         """
         lead = self.lead(NONE, "last")
         compared = self.both_train(NONE, "last") and self.both_train(axes, model)
@@ -119,7 +122,7 @@ class Place:
 
     @cached_property
     def noise(self) -> float:
-        """The standard error, in points, of the lead in the paper's setting; seeds are pairs. 0 for a single one."""
+        """Two standard errors, in points, of the lead in the paper's setting; seeds are pairs. 0 for a single one."""
         arms = [self.find(algorithm, NONE) for algorithm in (ALIGNED, PLAIN)]
         by_seed = [
             {curve.seed: curve.last("accuracy") for curve in arm.curves if curve.status == "done"}
@@ -130,13 +133,16 @@ class Place:
             return 0.0
         pairs = np.array([by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]])
         pairs = pairs[np.isfinite(pairs)]
-        return 100 * deviation(pairs) / np.sqrt(len(pairs)) if len(pairs) > 1 else 0.0
+        return 100 * _ERRORS * deviation(pairs) / np.sqrt(len(pairs)) if len(pairs) > 1 else 0.0
+
+    @property
+    def leads(self) -> bool:
+        """Whether FedGA's distance from FedAvg in the paper's setting, either way, is more than noise."""
+        return abs(self.lead(NONE, "last")) > self.noise
 
     def without_skew(self, axes: frozenset[str]) -> Score:
-        """FedAvg's better model on the samples dealt evenly (FedGA's where FedAvg was not run)."""
-        arm = self.find(PLAIN, axes, even=True) or self.find(ALIGNED, axes, even=True)
-        scores = [] if arm is None else [one for one in arm.scores.values() if one.known]
-        return max(scores, key=lambda one: one.mean, default=Score(()))
+        found = {algorithm: self.find(algorithm, axes, even=True) for algorithm in ALGORITHMS}
+        return line_without_skew({name: arm.curves for name, arm in found.items() if arm is not None})
 
     @property
     def goal(self) -> tuple[frozenset[str], Score]:
@@ -150,6 +156,15 @@ class Place:
         every = [(algorithm, axes, model) for algorithm in (ALIGNED, PLAIN) for axes in SETTINGS for model in MODELS]
         known = [one for one in every if self.score(*one).known]
         return max(known, key=lambda one: self.accuracy(*one), default=None)
+
+
+def line_without_skew(even: Mapping[str, Sequence[Curve]]) -> Score:
+    """What could be reached: the best mean of either model of FedAvg or FedGA on the same samples, dealt evenly.
+
+    ``even``: the runs without skew of one setting, by algorithm.
+    """
+    every = [score_of(even.get(name, ()), Reading(model=model)) for name in ALGORITHMS for model in MODELS]
+    return max((one for one in every if one.known), key=lambda one: one.mean, default=Score(()))
 
 
 def arms(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> list[Arm]:
@@ -205,6 +220,14 @@ def places(of: Sequence[Arm]) -> list[Place]:
     if not found:
         raise FedGAError("there is nothing to compare: no run of FedAvg or FedGA under skew has finished yet")
     return found
+
+
+def seeds_text(of: Sequence[Place]) -> str:
+    """How many seeds the means are over: "one seed", "3 to 5 seeds"."""
+    found = {len(one.values) for place in of for arm in place.arms for one in arm.scores.values() if one.known}
+    if found <= {1}:
+        return "one seed"
+    return f"{min(found)} seeds" if len(found) == 1 else f"{min(found)} to {max(found)} seeds"
 
 
 def setting_name(axes: frozenset[str]) -> str:

@@ -12,6 +12,7 @@ from fedga.report.paper.arms import (
     ALIGNED,
     ALL,
     AXES,
+    NO_SKEW,
     NONE,
     PLAIN,
     SETTINGS,
@@ -22,6 +23,7 @@ from fedga.report.paper.arms import (
     places,
     points,
     row_name,
+    seeds_text,
     setting_name,
     share,
 )
@@ -40,17 +42,18 @@ def beyond_table(of: Sequence[Arm]) -> Table:
     """
     rows: list[tuple[Cell, ...]] = []
     breaks = []
-    for place in places(of):
+    found = places(of)
+    for place in found:
         rows += [_table_row(place, axes) for axes in SETTINGS if place.shown(axes)]
         rows += [_even_row(place, axes) for axes in (NONE, ALL) if place.without_skew(axes).known]
         breaks.append(len(rows) - 1)
     each = ("FedAvg", "FedGA", "lead", "lead left")
     headings = ("data set", "α", "setting", *each, *(f"{heading}, averaged" for heading in each))
     caption = (
-        "Accuracy after the last round, mean (deviation) over seeds, of the last model and of the one averaged over "
-        "rounds on the server. Lead: FedGA less FedAvg, in points. Left: as a share of the last model's lead in the "
-        "paper's setting; a dash where that is within the noise between seeds, or where either algorithm does not "
-        "train or has runs that never left the start plateau. No skew: the same samples dealt evenly over the clients."
+        f"Accuracy after the last round, mean (deviation) over {seeds_text(found)}, of the last model and of the one "
+        "averaged over rounds on the server. Lead: FedGA less FedAvg, in points. Left: as a share of the last model's "
+        "lead in the paper's setting; a dash where that is within two standard errors (paired by seed) of 0, or where "
+        f"either algorithm does not train or has runs that never left the start plateau. {NO_SKEW}"
     )
     title = "What explains FedGA's lead, and what is left to gain"
     return Table("beyond", title, headings, tuple(rows), caption, tuple(breaks[:-1]))
@@ -122,8 +125,9 @@ def _lead_words(place: Place) -> str:
     together = _leads(place, [("all four", ALL, "last"), ("all four and the averaged model", ALL, "averaged")])
     told = [_paper_lead(place)]
     if single:
+        what = "lead" if place.leads else "difference"
         told.append(
-            f"with one change the lead is {', '.join(f'{_bare(lead)} ({name})' for name, lead in single.items())}"
+            f"with one change the {what} is {', '.join(f'{_bare(lead)} ({name})' for name, lead in single.items())}"
         )
     if together:
         told.append(", ".join(f"with {name} {_bare(lead)}" for name, lead in together.items()))
@@ -138,13 +142,14 @@ def _leads(place: Place, changes: Sequence[_Change]) -> dict[str, float]:
 
 def _paper_lead(place: Place) -> str:
     lead = place.lead(NONE, "last")
-    told = f"FedGA's lead over FedAvg is {_bare(lead)} points"
+    where = f"{_where(NONE)} ({_accuracies(place, NONE, 'last')})"
     if _bare(lead) == "0.0":
-        told = "neither FedAvg nor FedGA leads"
-    elif lead < 0:
-        told = f"FedGA is {_bare(-lead)} points behind FedAvg"
-    noise = ", within the noise between seeds" if _bare(lead) != "0.0" and abs(lead) <= place.noise else ""
-    return f"{told} {_where(NONE)} ({_accuracies(place, NONE, 'last')}){noise}"
+        return f"neither FedAvg nor FedGA leads {where}"
+    if not place.leads:
+        return f"FedGA is {distance_text(lead)} FedAvg {where}, within two standard errors of no difference"
+    if lead < 0:
+        return f"FedGA is {_bare(-lead)} points behind FedAvg {where}"
+    return f"FedGA's lead over FedAvg is {_bare(lead)} points {where}"
 
 
 def _accuracies(place: Place, axes: frozenset[str], model: str) -> str:

@@ -13,6 +13,7 @@ from fedga.report.paper.arms import (
     ALGORITHMS,
     ALIGNED,
     ALL,
+    NO_SKEW,
     NONE,
     PLAIN,
     SETTINGS,
@@ -23,6 +24,7 @@ from fedga.report.paper.arms import (
     places,
     points,
     row_name,
+    seeds_text,
     setting_name,
 )
 from fedga.report.paper.printed import dataset_name
@@ -231,19 +233,12 @@ def _legend(found: Sequence[Place]) -> list[Line2D]:
     return handles
 
 
-def _seeds(found: Sequence[Place]) -> list[int]:
-    return sorted(
-        {len(one.values) for place in found for arm in place.arms for one in arm.scores.values() if one.known}
-    )
-
-
 def _caption(found: Sequence[Place], rows: Sequence[frozenset[str]]) -> str:
-    seeds = _seeds(found)
-    several = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    caption = "One seed." if seeds == [1] else f"Mean over {several} seeds, whiskers: their standard deviation."
+    seeds = seeds_text(found)
+    caption = "One seed." if seeds == "one seed" else f"Mean over {seeds}, whiskers: their standard deviation."
     caption += " Lead: FedGA less FedAvg, in points."
     if any(place.goal[1].known for place in found):
-        caption += " No skew: FedAvg's better model on the same samples, dealt evenly over the clients."
+        caption += f" {NO_SKEW}"
     notes = _odd_runs(found)
     if any(_off_scale(place, rows) for place in found):
         notes.insert(0, "Arrows in a grey strip mark settings off the scale")

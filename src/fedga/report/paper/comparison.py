@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from fedga.errors import FedGAError
 from fedga.experiments.presets import preset_settings
 from fedga.experiments.spec import SETTINGS
-from fedga.report.curves import Curve
+from fedga.report.curves import Curve, mean
 from fedga.report.paper.printed import PrintedScore, dataset_name, printed_score
 from fedga.report.paper.scores import Reading, Score, paper_panels, score
 from fedga.report.series import Panel, Series
@@ -83,6 +85,11 @@ class Agreement:
     def share(self) -> float:
         """NaN where nothing can be compared."""
         return self.within / self.compared if self.compared else math.nan
+
+    @property
+    def bias(self) -> float:
+        """The mean of ours less the printed ones; NaN where nothing can be compared."""
+        return mean(np.array([cell.difference for cell in self.cells]))
 
     @property
     def by_algorithm(self) -> Mapping[str, Agreement]:

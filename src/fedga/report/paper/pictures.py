@@ -179,7 +179,8 @@ def _over_alphas(panels: Sequence[Panel]) -> str:
         ends = [_end(other) for other in (series, *strong.series) if other.label == series.label]
         if len(ends) == 2 and np.isfinite(ends).all():
             told.append(f"{series.label} from {ends[0]:.3f} to {ends[1]:.3f}")
-    return f"{heading} from α = {mild.alpha:g} to {strong.alpha:g}" + (f": {', '.join(told)}" if told else "")
+    mildest = "no α" if mild.alpha is None else f"α = {mild.alpha:g}"  # data that are not dealt out by one
+    return f"{heading} from {mildest} to {strong.alpha:g}" + (f": {', '.join(told)}" if told else "")
 
 
 def _end(series: Series) -> float:
@@ -316,7 +317,8 @@ def tuning_picture(
     panels = panels_with(_one_model(curves, "accuracy", averaged=False), ("accuracy",))
     if any(series.settings.get("lr") is None for panel in panels for series in panel.series):
         raise FedGAError("there are no learning rates to compare: give runs that differ in --lr")
-    datasets, alphas, stars = _datasets(panels), _alphas(panels), chosen_rates(curves) if chosen is None else chosen
+    best = chosen_rates(curves)  # refuses runs that differ in more than their rate, which no line could join
+    datasets, alphas, stars = _datasets(panels), _alphas(panels), best if chosen is None else chosen
     algorithms = sorted({series.algorithm for panel in panels for series in panel.series}, key=algorithm_rank)
     with drawing():
         columns = min(3, len(datasets))

@@ -82,6 +82,11 @@ class Score:
         return bool(self.values)
 
     @property
+    def mean_text(self) -> str:
+        """The mean as it is printed: those that print alike are level."""
+        return number_text(self.mean)
+
+    @property
     def text(self) -> str:
         """
         >>> Score((0.8, 0.9)).text, Score((0.8,)).text, Score(()).text
@@ -105,6 +110,11 @@ def capitalised(text: str) -> str:
     'Macro F1'
     """
     return text[:1].upper() + text[1:]
+
+
+def score_of(curves: Iterable[Curve], reading: Reading) -> Score:
+    """`score` of runs that differ in their seed alone."""
+    return score(Series({}, "", tuple(curves)), reading)
 
 
 def score(series: Series, reading: Reading) -> Score:
@@ -222,23 +232,19 @@ def _table(panels: Sequence[Panel], lines: Sequence[tuple[Panel, str, Reading]],
     rows, numbers = [], set()
     for panel, short, reading in lines:
         scores = {series.label: score(series, reading) for series in panel.series}
-        best = _best(scores.values())
+        best = best_text(scores.values())
         numbers |= {len(found.values) for found in scores.values() if found.known}
         cells = (scores.get(label, Score(())) for label in labels)
         metric = (Cell(short, reading.metric),) if short else ()
-        rows.append((*place_cells(panel), *metric, *(found.cell(bold=_shown(found) == best) for found in cells)))
+        rows.append((*place_cells(panel), *metric, *(found.cell(bold=found.mean_text == best) for found in cells)))
     headings = ("data set", "α", *(("metric",) if lines[0][1] else ()), *labels)
     return Table(name, title, headings, tuple(rows), _caption(numbers), dataset_breaks([line[0] for line in lines]))
 
 
-def _best(scores: Iterable[Score]) -> str | None:
+def best_text(scores: Iterable[Score]) -> str | None:
     """The best mean of a row as it is printed; a score alone has nothing to beat."""
     known = [found for found in scores if found.known]
-    return _shown(max(known, key=lambda found: found.mean)) if len(known) > 1 else None
-
-
-def _shown(found: Score) -> str:
-    return number_text(found.mean)
+    return max(known, key=lambda found: found.mean).mean_text if len(known) > 1 else None
 
 
 def _caption(numbers: set[int]) -> str:

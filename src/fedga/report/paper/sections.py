@@ -6,8 +6,8 @@ whatever else the folder holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.report.curves import Curve, read_curves
 from fedga.report.documents import Picture, Section, Table
+from fedga.report.general import as_file
 from fedga.report.paper import pictures
 from fedga.report.paper.agreement import agreement_table, agreement_words
 from fedga.report.paper.arms import arms
@@ -27,8 +28,8 @@ from fedga.report.paper.beyond import beyond_table, beyond_words
 from fedga.report.paper.beyond_picture import beyond_picture
 from fedga.report.paper.binary import binary_picture, binary_words
 from fedga.report.paper.comparison import compare
-from fedga.report.paper.printed import STAND_IN, dataset_name, printed_algorithm, printed_score
-from fedga.report.paper.ranking import ranking_table
+from fedga.report.paper.printed import STAND_IN, dataset_name, printed_score
+from fedga.report.paper.ranking import ranking_table, rankings
 from fedga.report.paper.scores import MOMENTS, paper_table, score_table
 from fedga.report.paper.speed import speed_table, speed_words
 from fedga.report.paper.strong import strong_table, strong_words
@@ -87,14 +88,49 @@ def section_of(folder: Path, experiment: Experiment, scopes: Sequence[Scope]) ->
     material = Material(folder, experiment, scopes, {key: specs[key] for key in specs if key in known}, curves)
     title = f"{experiment.name}: {experiment.shows}"
     if specs and not any(len(curve.rounds) for curve in curves):
-        return Section(experiment.name, title, ("None of its runs is in this folder.",))
+        return Section(experiment.name, title, (_nothing_measured(curves),))
     try:
-        words, tables, drawn = SECTIONS[experiment.name](material)
+        words, tables, pictures_of = SECTIONS[experiment.name](material)
     except FedGAError as error:  # narrowed until nothing is left to compare: the other sections still have something
-        words, tables, drawn = (f"Nothing to show: {error}.",), (), ()
-    missing = len(specs) - sum(curve.status in ("done", "diverged") for curve in curves)
-    left = (f"{missing} of its {len(specs)} runs are not finished, and in no number here.",) if missing else ()
-    return Section(experiment.name, title, (*_scale_words(material), *words, *left), tuple(tables), tuple(drawn))
+        words, tables, pictures_of = (f"Nothing to show: {error}.",), (), ()
+    drawn, undrawn = _draw(pictures_of)
+    said = (*_scale_words(material), *words, *undrawn, *_missing_words(len(specs), curves))
+    return Section(experiment.name, title, said, tuple(tables), drawn)
+
+
+def _nothing_measured(curves: Sequence[Curve]) -> str:
+    """Why there is no number at all: runs that are missing and runs without a number are not the same."""
+    if not curves:
+        return "None of its runs is in this folder."
+    diverged = sum(curve.diverged for curve in curves)
+    counts = {"diverged": diverged, "not finished": len(curves) - diverged}
+    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"No run of it in this folder has an evaluated round ({told})."
+
+
+def _missing_words(asked_for: int, curves: Sequence[Curve]) -> tuple[str, ...]:
+    missing = asked_for - sum(curve.status in ("done", "diverged") for curve in curves)
+    are = "is" if missing == 1 else "are"
+    told = f"{missing} of its {asked_for} runs {are} not in this folder or not finished, and in no number here."
+    return (told,) if missing else ()
+
+
+def _draw(wanted: Iterable[Picture]) -> tuple[tuple[Picture, ...], tuple[str, ...]]:
+    """Those that can be drawn, drawn once for file and page alike, and in words why the others cannot.
+
+    One picture without anything to show must not take the page with it.
+    """
+    drawn, words = [], []
+    for picture in wanted:
+        try:
+            drawn.append(replace(picture, draw=partial(_same, picture.draw())))
+        except FedGAError as error:
+            words.append(f'No picture of "{picture.title}": {error}.')
+    return tuple(drawn), tuple(words)
+
+
+def _same(figure: Figure) -> Figure:
+    return figure
 
 
 Content = tuple[Sequence[str], Sequence[Table], Sequence[Picture]]
@@ -112,16 +148,14 @@ def _scale_words(material: Material) -> tuple[str, ...]:
 
 
 def _main(material: Material) -> Content:
-    """The published MNIST rows fit the mean over the curve, all others 80 % of the rounds: each is compared so."""
+    """The published MNIST rows fit the mean over the curve; the others are compared at both moments of the paper."""
     tables = [paper_table(material.curves, at=at, name=f"table-main-{at}") for at in MOMENTS]
     tables.append(paper_table(material.curves, model="averaged", name="table-main-averaged"))
     words: list[str] = []
     by_curve, others = material.where(_fits_curve_mean), material.where(lambda spec: not _fits_curve_mean(spec))
-    for moment, chosen in (("mean", by_curve), ("80", others)):
-        if _is_printed(chosen, "main"):
-            beside, said = _beside(chosen, "main", moment)
-            tables += beside
-            words += said
+    for moment, chosen in (("mean", by_curve), ("80", others), ("last", others)):
+        tables += _beside(chosen, "main", moment)
+        words += _told(chosen, "main", moment)
     return words, tables, ()
 
 
@@ -130,13 +164,16 @@ def _fits_curve_mean(spec: RunSpec) -> bool:
 
 
 def _at_80(material: Material) -> Content:
-    printed = [curve for curve in material.curves if curve.settings["algorithm"] != "fedrl"]  # not in that table
-    tables = [paper_table(printed, at="80", name="table-80")]
-    words: list[str] = []
+    """CIFAR-10 and SVHN are printed alike in both tables, so that these numbers may be of either moment."""
+    printed = material.where(lambda spec: spec.algorithm != "fedrl")  # not in that table
+    others = material.where(lambda spec: spec.algorithm != "fedrl" and not _fits_curve_mean(spec))
+    tables = [paper_table(printed, at="80", name="table-80"), *_beside(printed, "at_80", "80")]
     if _is_printed(printed, "at_80"):
-        beside, words = _beside(printed, "at_80", "80")
-        tables += [*beside, agreement_table(compare(printed, "at_80", metric="macro_f1"))]
-    return words, tables, ()
+        tables.append(agreement_table(compare(printed, "at_80", metric="macro_f1")))
+    tables += _beside(others, "at_80", "last")
+    by_curve = material.where(_fits_curve_mean)
+    words = [_told(chosen, "at_80", at) for at, chosen in (("80", by_curve), ("80", others), ("last", others))]
+    return [sentence for said in words for sentence in said], tables, ()
 
 
 def _is_printed(curves: Sequence[Curve], which: str) -> bool:
@@ -145,14 +182,18 @@ def _is_printed(curves: Sequence[Curve], which: str) -> bool:
     return any(printed_score(which, *place) is not None for place in places)
 
 
-def _beside(curves: Sequence[Curve], which: str, at: str) -> tuple[list[Table], list[str]]:
-    """Our numbers beside the printed ones, the two orders of algorithms, and both in words."""
+def _beside(curves: Sequence[Curve], which: str, at: str) -> list[Table]:
+    """Our numbers beside the printed ones, and the two orders of algorithms where there are two to rank."""
+    if not _is_printed(curves, which):
+        return []
     agreement = compare(curves, which, at=at)
-    tables = [agreement_table(agreement)]
-    if len({printed_algorithm(str(curve.settings["algorithm"])) for curve in curves}) > 1:
-        tables.append(ranking_table(agreement))
+    ranked = [ranking_table(agreement)] if rankings(agreement) else []
+    return [agreement_table(agreement), *ranked]
+
+
+def _told(curves: Sequence[Curve], which: str, at: str) -> tuple[str, ...]:
     told = [curve for curve in curves if curve.settings["algorithm"] in TOLD]
-    return tables, [*agreement_words(compare(told, which, at=at))] if told else []
+    return agreement_words(compare(told, which, at=at)) if _is_printed(told, which) else ()
 
 
 def _speed(material: Material) -> Content:
@@ -173,8 +214,12 @@ def _clients(material: Material) -> Content:
         if seen and names:
             title = f"Clients before and after local training: {_place(dataset, alpha)}"
             draw = partial(pictures.before_after_algorithms, seen, names)
-            drawn.append(Picture(f"clients-{dataset}-{alpha:g}", title, draw, alt=f"{title}, class by class"))
+            drawn.append(Picture(_file("clients", dataset, alpha), title, draw, alt=f"{title}, class by class"))
     return (), (), drawn
+
+
+def _file(kind: str, dataset: str, alpha: float | None = None) -> str:
+    return f"{kind}-{as_file(dataset)}" + ("" if alpha is None else f"-{alpha:g}")
 
 
 def _place(dataset: str, alpha: float | None) -> str:
@@ -207,26 +252,33 @@ def _zoom(material: Material) -> Content:
         last = _ZOOM if rounds <= _SHORT else _LONG_ZOOM
         title = f"The first {last} rounds: {_place(dataset, alpha)}"
         draw = partial(pictures.zoom_picture, curves, last)
-        drawn.append(Picture(f"zoom-{dataset}-{alpha:g}", title, draw, alt=f"{title}, accuracy of every algorithm"))
+        drawn.append(Picture(_file("zoom", dataset, alpha), title, draw, alt=f"{title}, accuracy by algorithm"))
     return (), (), drawn
 
 
 def _labels(material: Material) -> Content:
-    with Store(material.folder) as store:
-        every = [of for of in store.partitions() if of.partition == "dirichlet"]
+    by_dataset: dict[str, dict[float, Partition]] = {}
+    for of in _dealt(material):
+        if of.alpha is not None:
+            by_dataset.setdefault(of.dataset, {}).setdefault(of.alpha, of)
     drawn = []
     for dataset in dict.fromkeys(dataset for dataset, _ in material.places()):
-        alphas = [alpha for name, alpha in material.places() if name == dataset]
-        chosen: dict[float, Partition] = {
-            of.alpha: of for of in every if of.dataset == dataset and of.alpha is not None and of.alpha in alphas
-        }
-        if chosen:
+        if chosen := by_dataset.get(dataset, {}):
             counts = {alpha: chosen[alpha].class_counts for alpha in sorted(chosen, reverse=True)}
             names = next(iter(chosen.values())).class_names
             title = f"Who holds which classes: {dataset_name(dataset)}"
             draw = partial(pictures.labels_picture, counts, names)
-            drawn.append(Picture(f"labels-{dataset}", title, draw, alt=f"{title}, client by client"))
+            drawn.append(Picture(_file("labels", dataset), title, draw, alt=f"{title}, client by client"))
     return (), (), drawn
+
+
+def _dealt(material: Material) -> list[Partition]:
+    """How this experiment's own runs had their samples dealt out, the lowest seed first; a folder may hold others."""
+    wanted = {(of.dataset, of.partition, of.alpha, of.clients, of.seed) for of in material.specs.values()}
+    with Store(material.folder) as store:
+        found = [of for of in store.partitions() if of.partition == "dirichlet"]
+    own = [of for of in found if (of.dataset, of.partition, of.alpha, of.clients, of.seed) in wanted]
+    return sorted(own, key=lambda of: of.seed)
 
 
 def _epochs(material: Material) -> Content:
@@ -237,10 +289,14 @@ def _epochs(material: Material) -> Content:
 
 
 def _tuning(material: Material) -> Content:
-    rates = chosen_rates(material.curves)
+    """Runs of several scales have no common choice: the table has a row for each, and the picture says why not."""
     title = "Accuracy by learning rate, FedAvg"
-    draw = partial(pictures.tuning_picture, material.curves, rates)
-    return tuning_words(rates), [tuning_table(material.curves)], [Picture("tuning", title, draw, alt=title)]
+    picture = Picture("tuning", title, partial(pictures.tuning_picture, material.curves), alt=title)
+    try:
+        words = tuning_words(chosen_rates(material.curves))
+    except FedGAError:
+        words = ()
+    return words, [tuning_table(material.curves)], [picture]
 
 
 def _readings(material: Material) -> Content:
@@ -259,7 +315,7 @@ def _strong(material: Material) -> Content:
         curves = [curve for curve in material.at(dataset, alpha) if material.specs[curve.run_id].partition != "even"]
         title = f"The paper's setting and the strong one, averaged models: {_place(dataset, alpha)}"
         draw = partial(pictures.curves_picture, curves, averaged=True)
-        drawn.append(Picture(f"strong-{dataset}", title, draw, alt=f"{title}, accuracy over rounds"))
+        drawn.append(Picture(_file("strong", dataset), title, draw, alt=f"{title}, accuracy over rounds"))
     table = strong_table(material.curves, material.specs)
     return strong_words(material.curves, material.specs), [table], drawn
 

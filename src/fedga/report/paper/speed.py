@@ -149,15 +149,16 @@ def speed_table(
 def speed_words(
     curves: Sequence[Curve], fractions: Sequence[float], *, algorithm: str = "fedga", most_alpha: float = 0.1
 ) -> tuple[str, ...]:
-    """How much sooner ``algorithm`` is there than FedAvg where skew is strong, one sentence per data set."""
+    """FedAvg's rounds over those of ``algorithm`` where skew is strong, whoever is sooner; a sentence per data set."""
     told: dict[str, list[str]] = {}
     for panel in paper_panels(curves):
         if panel.alpha is not None and panel.alpha <= most_alpha and (factors := _factors(panel, algorithm, fractions)):
             told.setdefault(panel.dataset, []).append(f"{factors} at α = {panel.alpha:g}")
+    name = display_name(algorithm)
     of_target = " and ".join(f"{100 * fraction:g} %" for fraction in fractions)
     return tuple(
-        f"{dataset_name(dataset)}: to {of_target} of FedAvg's best accuracy {display_name(algorithm)} takes fewer "
-        f"rounds than FedAvg by a factor of {', '.join(factors)}."
+        f"{dataset_name(dataset)}: FedAvg's rounds to {of_target} of its best accuracy, over {name}'s to the same, "
+        f"come to {', '.join(factors)}; above 1 {name} is sooner."
         for dataset, factors in told.items()
     )
 

@@ -2,99 +2,119 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from fedga.experiments.paper import ALGORITHMS
 from fedga.experiments.spec import RunSpec
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
-from fedga.report.paper.printed import PrintedScore, dataset_name, dataset_rank, printed_score
-from fedga.report.paper.scores import Reading, Score, score_text
-from fedga.report.series import Series
+from fedga.report.paper.arms import NO_SKEW, line_without_skew, points
+from fedga.report.paper.printed import SCORE_TABLES, PrintedScore, dataset_name, dataset_rank, printed_score
+from fedga.report.paper.scores import Reading, best_text, score_of, score_text
 from fedga.report.style import algorithm_rank, display_name
 
 LAST, AVERAGED = Reading("accuracy", "last", "last"), Reading("accuracy", "last", "averaged")
 _Place = tuple[str, float]
+_MODELS = ("", ", averaged")  # as headings end
+_LEVEL = 0.05  # points that print as 0.0
+_Runs = Mapping[str, Sequence[Curve]]  # by algorithm
 
 
 def strong_table(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> Table:
     """A row per data set and α: the best printed accuracy of all algorithms, and ours in the strong setting."""
-    skewed = _by_place(curves, specs, "strong", "dirichlet")
+    skewed, even = _by_place(curves, specs, "dirichlet"), _by_place(curves, specs, "even")
     names = sorted({name for found in skewed.values() for name in found}, key=algorithm_rank)
-    rows, breaks = [], []
     places = sorted(skewed, key=lambda place: (dataset_rank(place[0]), place[1]))
-    for at, place in enumerate(places):
-        ours = [_score(skewed[place].get(name, []), reading) for name in names for reading in (LAST, AVERAGED)]
-        best = best_printed(*place)
-        printed = NOTHING if best is None else f"{score_text(best.mean, best.deviation)} {display_name(best.algorithm)}"
-        most = max((score.mean for score in ours if score.known), default=math.nan)
-        head = (Cell(dataset_name(place[0]), place[0]), Cell(f"{place[1]:g}", place[1]))
-        middle = Cell(printed, None if best is None else best.mean)
-        rows.append((*head, middle, *(score.cell(bold=score.mean == most) for score in ours)))
-        if at + 1 < len(places) and places[at + 1][0] != place[0]:
-            breaks.append(at)
-    headings = [f"{display_name(name)}{model}" for name in names for model in ("", ", averaged")]
-    caption = "Accuracy after the last round, mean (deviation) over seeds; averaged: the model averaged over rounds on"
-    caption += " the server. Printed: the best of all algorithms in the paper's main table. Bold: the best of a row."
-    heading, title = ("data set", "α", "best printed", *headings), "The strong setting beside the best printed number"
-    return Table("strong", title, heading, tuple(rows), caption, tuple(breaks))
+    rows = []
+    for place in places:
+        line = (line_without_skew(even.get(place, {})).cell(),) if even else ()
+        rows.append((*_head(place), *_ours(skewed[place], names), *line))
+    breaks = tuple(at for at in range(len(places) - 1) if places[at][0] != places[at + 1][0])
+    caption = (
+        "Accuracy after the last round, mean (deviation) over seeds; averaged: the model averaged over rounds on the "
+        "server. Best printed: of all algorithms in either of the paper's tables. Bold: the best of ours in a row."
+    )
+    headings = ("data set", "α", "best printed", *(f"{display_name(name)}{of}" for name in names for of in _MODELS))
+    return Table(
+        "strong",
+        "The strong setting beside the best printed number",
+        (*headings, "no skew") if even else headings,
+        tuple(rows),
+        f"{caption} {NO_SKEW}" if even else caption,
+        breaks,
+    )
+
+
+def _head(place: _Place) -> tuple[Cell, ...]:
+    best = best_printed(*place)
+    text = NOTHING if best is None else f"{score_text(best.mean, best.deviation)} {display_name(best.algorithm)}"
+    dataset, alpha = place
+    printed = Cell(text, None if best is None else best.mean)
+    return Cell(dataset_name(dataset), dataset), Cell(f"{alpha:g}", alpha), printed
+
+
+def _ours(runs: _Runs, names: Sequence[str]) -> list[Cell]:
+    scores = [score_of(runs.get(name, ()), reading) for name in names for reading in (LAST, AVERAGED)]
+    best = best_text(scores)
+    return [score.cell(bold=score.mean_text == best) for score in scores]
 
 
 def strong_words(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> tuple[str, ...]:
-    """Whether FedGA's averaged model beats print everywhere, and how far it is from the line without skew."""
-    skewed, even = _by_place(curves, specs, "strong", "dirichlet"), _by_place(curves, specs, "strong", "even")
-    found = {place: _score(of.get("fedga", []), AVERAGED) for place, of in skewed.items()}
-    compared = [(place, score, best_printed(*place)) for place, score in found.items() if score.known]
-    pairs = [(place, score.mean - best.mean) for place, score, best in compared if best is not None]
-    said = []
-    if pairs:
-        above = sum(lead > 0 for _, lead in pairs)
-        least = min(pairs, key=lambda pair: pair[1])
-        most = max(pairs, key=lambda pair: pair[1])
-        said.append(
-            f"FedGA in the strong setting, averaged model, is above the best printed accuracy of all algorithms in "
-            f"{above} of {len(pairs)} settings: by {_points(least[1])} points at least ({_named(least[0])}) and "
-            f"{_points(most[1])} at most ({_named(most[0])})."
-        )
-    for place, of in even.items():
-        line = max((_score(runs, AVERAGED).mean for runs in of.values()), default=math.nan)
-        ours = found.get(place)
-        if ours is not None and ours.known and math.isfinite(line):
-            said.append(
-                f"{_named(place)}: FedGA's averaged model reaches {ours.mean:.3f}; the same samples dealt evenly over "
-                f"the clients reach {line:.3f}. Skew still costs {_points(line - ours.mean)} points."
-            )
-    return tuple(said)
+    """Where FedGA's averaged model is above print, and how far it is from the line without skew."""
+    skewed, even = _by_place(curves, specs, "dirichlet"), _by_place(curves, specs, "even")
+    scores = {place: score_of(of.get("fedga", ()), AVERAGED) for place, of in skewed.items()}
+    reached = {place: score.mean for place, score in scores.items() if score.known}
+    lines = {place: line_without_skew(of) for place, of in even.items() if place in reached}
+    costs = [_cost_text(place, reached[place], line.mean) for place, line in lines.items() if line.known]
+    return (*_print_words(reached), *costs)
+
+
+def _print_words(reached: Mapping[_Place, float]) -> tuple[str, ...]:
+    """True whichever is higher: differences have their signs."""
+    printed = {place: best_printed(*place) for place in reached}
+    leads = {place: 100 * (reached[place] - best.mean) for place, best in printed.items() if best is not None}
+    if not leads:
+        return ()
+    above = sum(points(lead).startswith("+") for lead in leads.values())
+    least, most = min(leads, key=lambda place: leads[place]), max(leads, key=lambda place: leads[place])
+    span = f"is {points(leads[least])} points ({_named(least)})"
+    if len(leads) > 1:
+        span = f"lies between {points(leads[least])} ({_named(least)}) and {points(leads[most])} points"
+        span += f" ({_named(most)})"
+    return (
+        "FedGA in the strong setting, averaged model, is above the best printed accuracy of all algorithms in "
+        f"{above} of {len(leads)} settings; the difference {span}.",
+    )
+
+
+def _cost_text(place: _Place, reached: float, line: float) -> str:
+    cost = 100 * (line - reached)
+    skew = "That is no less than the line without skew"
+    if cost > _LEVEL:
+        skew = f"Skew still costs {points(cost).removeprefix('+')} points"
+    return (
+        f"{_named(place)}: FedGA's averaged model reaches {reached:.3f}; the same samples dealt evenly over the "
+        f"clients reach {line:.3f} at best. {skew}."
+    )
 
 
 def best_printed(dataset: str, alpha: float) -> PrintedScore | None:
-    """The highest accuracy of the main table, whichever algorithm has it."""
-    cells = [printed_score("main", dataset, alpha, name) for name in ALGORITHMS]
+    """The highest accuracy of both printed tables, whichever algorithm has it."""
+    cells = [printed_score(which, dataset, alpha, name) for which in SCORE_TABLES for name in ALGORITHMS]
     found = [cell for cell in cells if cell is not None and cell.dataset == dataset]  # not those of one it stands for
     return max(found, key=lambda cell: cell.mean, default=None)
 
 
 def _by_place(
-    curves: Sequence[Curve], specs: Mapping[str, RunSpec], preset: str, partition: str
+    curves: Sequence[Curve], specs: Mapping[str, RunSpec], partition: str
 ) -> dict[_Place, dict[str, list[Curve]]]:
-    """Runs by data set and α, then by algorithm."""
+    """The runs of the strong setting by data set and α, then by algorithm."""
     found: dict[_Place, dict[str, list[Curve]]] = {}
     for curve in curves:
         spec = specs[curve.run_id]
-        if (spec.preset, spec.partition) == (preset, partition) and spec.alpha is not None:
+        if (spec.preset, spec.partition) == ("strong", partition) and spec.alpha is not None:
             found.setdefault((spec.dataset, spec.alpha), {}).setdefault(spec.algorithm, []).append(curve)
     return found
-
-
-def _score(curves: Sequence[Curve], reading: Reading) -> Score:
-    series = Series({}, "", tuple(curves))
-    values = [reading.of(curve) for curve in series.curves if curve.status == "done"]
-    return Score(tuple(value for value in values if math.isfinite(value)))
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:.1f}".replace("-", "−")
 
 
 def _named(place: _Place) -> str:
