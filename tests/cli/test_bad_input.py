@@ -458,3 +458,8 @@ def test_an_option_given_twice_is_refused() -> None:
     outcome = fedga("run", "--algorithm", "fedavg", "--algorithm", "fedga")
     assert outcome.complaint == "--algorithm is given twice: give it once, with a comma list such as --algorithm A,B"
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("command", ["run --out ''", "paper table-80 --out ''", "results ''", "run --track ''"])
+def test_an_empty_value_is_not_the_folder_one_works_in(command: str) -> None:
+    assert "is empty: give one, or leave it out" in fedga(command).complaint

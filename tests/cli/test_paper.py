@@ -81,6 +81,14 @@ def test_an_archive_is_looked_at_and_not_trained_into(everything: Path, tmp_path
     assert not (tmp_path / "small" / "results.sqlite").exists()
 
 
+def test_a_page_overwrites_pages_alone(everything: Path, tmp_path: Path) -> None:
+    before = (everything / "results.sqlite").read_bytes()
+    assert "is no page" in fedga(f"report {everything} --out", everything / "results.sqlite").complaint
+    assert (everything / "results.sqlite").read_bytes() == before
+    done(f"report {everything} --out", tmp_path / "page.html")
+    done(f"report {everything} --out", tmp_path / "page.html")
+
+
 def test_nothing_is_trained_twice(everything: Path) -> None:
     again = done(f"paper table-80 {SMALL} --out", everything)
     counts = re.search(r"(\d+) runs on cpu, (\d+) of them finished already", again.err)
@@ -108,7 +116,7 @@ def test_a_scope_too_narrow_for_a_table_says_so_and_keeps_the_rest(everything: P
         ("paper tabel-main", "unknown experiment 'tabel-main': did you mean 'table-main'?"),
         ("paper table-main --scale quck", "unknown scale 'quck': did you mean 'quick'?"),
         ("paper table-main --at 90", "unknown moment of --at '90'"),
-        ("paper table-main --alphas 0", "--alpha must be a number above 0"),
+        ("paper table-main --alphas 0", "--alphas must be a number above 0"),
         ("paper table-main --scale quick --algorithms fedgaa", "unknown algorithm 'fedgaa': did you mean 'fedga'?"),
         ("tune --on fedavg,fedga", "the rate is chosen on one"),
         ("tune --lr 0", "--lr must be a number above 0"),

@@ -121,8 +121,17 @@ def _refuse_repeated(arguments: Sequence[str]) -> None:
             raise FedGAError(f"{option} is given twice: give it once, with a comma list such as {option} A,B")
 
 
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """An unset variable in a script: a folder of no name would be the one the user works in."""
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        if not argument and before != "--preset":  # which may be none
+            what = f"the value of {before}" if before.startswith("--") else "an argument"
+            raise FedGAError(f"{what} is empty: give one, or leave it out")
+
+
 def _invoke(arguments: list[str]) -> int:
     _refuse_repeated(arguments)
+    _refuse_empty(arguments)
     program = _program()
     try:
         with program.make_context("fedga", arguments) as context:

@@ -89,7 +89,7 @@ def paper(
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = program.out or Path(f"paper-{scale}")
     runs = all_runs(experiments, scope)
-    _refuse_missing(runs, data_dir)
+    _refuse_missing(runs, data_dir, quick=scale == "quick")
     prepared = prepare(runs, program) if runs else None
     remember(folder, experiments, scope)  # before training, so that a report of what there is has its sections
     if prepared is not None:
@@ -121,13 +121,13 @@ def _train_binary(folder: Path, scope: Scope, data_dir: Path | None) -> None:
 def _values(setting: str, flag: str, text: str | None) -> tuple[Any, ...]:
     if text is None:
         return ()
-    values = parse_list(setting, text)
+    values = parse_list(setting, text, flag)
     if None in values:
         raise FedGAError(f"{flag} {text!r} has an empty entry: separate values by single commas")
     return tuple(dict.fromkeys(values))
 
 
-def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None) -> None:
+def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None, *, quick: bool) -> None:
     """All data sets that are not here in one sentence, not one after the other."""
     from fedga.data.catalog import find_source
     from fedga.data.sources import is_here
@@ -138,9 +138,10 @@ def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None) -> None:
         return
     rest = ",".join(name for name in names if name not in missing)
     instead = f", leave them out with --datasets {rest}" if rest else ""
+    instead += "" if quick else ", or try --scale quick"
     raise FedGAError(
         f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine: fetch with "
-        f"`fedga data get {missing[0]}`, say where the files are with --data-dir{instead}, or try --scale quick"
+        f"`fedga data get {missing[0]}`, say where the files are with --data-dir{instead}"
     )
 
 

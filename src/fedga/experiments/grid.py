@@ -76,15 +76,15 @@ class _Given:
     source: str
 
 
-def parse_list(name: str, text: str) -> list[Any]:
-    """The values of a comma list on the command line; whole numbers may be ranges.
+def parse_list(name: str, text: str, flag: str = "") -> list[Any]:
+    """The values of a comma list on the command line, of the setting's own flag or another; numbers may be ranges.
 
     >>> parse_list("alpha", "0.1,1")
     [0.1, 1.0]
     >>> parse_list("clip", "5,none")
     [5.0, None]
     """
-    return _parse(SETTINGS[name].flag, name, text)
+    return _parse(flag or SETTINGS[name].flag, name, text)
 
 
 def _parse(where: str, name: str, text: str) -> list[Any]:

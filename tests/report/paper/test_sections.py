@@ -54,7 +54,7 @@ def test_algorithms_of_which_the_paper_prints_one_are_compared_and_not_ranked(tm
 
 
 def test_what_is_printed_alike_in_both_tables_is_compared_at_both_moments(tmp_path: Path) -> None:
-    scope = replace(FEW, datasets=("mnist", "svhn"))
+    scope = replace(FEW, scale="full", datasets=("mnist", "svhn"))
     specs = specs_of("table-main", scope)
     folder = write_store(tmp_path, specs, few_rounds(specs, 6))
     main, at_80 = section(folder, "table-main", scope), section(folder, "table-80", scope)
@@ -72,6 +72,17 @@ def test_what_is_printed_alike_in_both_tables_is_compared_at_both_moments(tmp_pa
         counted = [sentence.partition(": ")[0] for sentence in found.words if "printed cells" in sentence]
         assert tuple(counted) == heads
         assert sum("On average " in sentence for sentence in found.words) == 3
+
+
+def test_quick_runs_of_a_published_data_set_are_not_set_against_print(tmp_path: Path) -> None:
+    scope = replace(FEW, datasets=("mnist", "svhn"))
+    specs = specs_of("table-main", scope)
+    folder = write_store(tmp_path, specs, few_rounds(specs, 6))
+    for name in ("table-main", "table-80"):
+        found = section(folder, name, scope)
+        assert found.tables
+        assert not any("printed" in sentence for sentence in found.words)
+        assert not any(table.startswith(("agreement", "ranking")) for table in table_names(found))
 
 
 def test_a_picture_that_cannot_be_drawn_is_a_sentence_and_the_page_goes_on(tmp_path: Path) -> None:

@@ -43,6 +43,10 @@ def write_page(
     """
     if target.is_dir():
         raise FedGAError(f"the page cannot be written to {str(target)!r}, which is a folder: give a file with --out")
+    if target.is_file() and not target.read_bytes()[:15].lower().startswith(b"<!doctype html"):
+        raise FedGAError(
+            f"{str(target)!r} is there and is no page, so it is not overwritten: give another file with --out"
+        )
     environment = _environment()
     called = called or str(folder)
     study = read_study(folder, called) if not sections or (folder / FILE_NAME).is_file() else None

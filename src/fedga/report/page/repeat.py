@@ -139,7 +139,7 @@ def _commands(study: Study, specs: Sequence[RunSpec]) -> tuple[list[str], int]:
         groups: dict[tuple[Any, ...], list[RunSpec]] = {}
         for spec in left:
             groups.setdefault(tuple(getattr(spec, part) for part in parts), []).append(spec)
-        made = {key: _run_command(group, study.called) for key, group in groups.items()}
+        made = {key: _run_command(group, study.again) for key, group in groups.items()}
         if parts is _PARTS[-1] or all(made.values()):
             commands += [command for command in made.values() if command]
             left = [spec for key, group in groups.items() if not made[key] for spec in group]
@@ -163,7 +163,7 @@ def _paper_commands(study: Study, specs: Sequence[RunSpec]) -> tuple[list[str], 
             ("--algorithms", scope.algorithms),
         ):
             words += [flag, values_text(values)] if values else []
-        commands += [shlex.join(["fedga", "paper", name, *words, "--out", study.called]) for name in chosen]
+        commands += [shlex.join(["fedga", "paper", name, *words, "--out", study.again]) for name in chosen]
         covered |= {spec.run_id for spec in all_runs([EXPERIMENTS[name] for name in names], scope)}
     return commands, [spec for spec in specs if spec.run_id not in covered]
 

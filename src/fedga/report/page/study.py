@@ -124,6 +124,11 @@ class Study:
     partitions: tuple[Partition, ...]
     labels: Mapping[str, str]  # data set -> its name on the page
 
+    @property
+    def again(self) -> str:
+        """Where its runs would be trained anew: an archive is read somewhere else, and nothing is trained into it."""
+        return self.called if self.called == str(self.folder) else f"{self.called}-again"
+
     def class_names(self, dataset: str) -> tuple[str, ...]:
         """The names of its classes; none where neither the folder nor the catalogue knows them."""
         for partition in self.partitions:

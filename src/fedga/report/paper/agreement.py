@@ -138,6 +138,7 @@ def _winners_text(agreement: Agreement) -> str:
     if not ranked:
         return ""
     same = sum(ranking.same_winner for ranking in ranked)
-    said = f"in {same} of {len(ranked)} settings (data set and α) the best algorithm here is the best in print too"
+    names = listed([display_name(name) for name in agreement.by_algorithm])
+    said = f"in {same} of {len(ranked)} settings (data set and α) the best of {names} here is their best in print too"
     tau = mean(np.array([ranking.tau for ranking in ranked]))
     return said + ("." if math.isnan(tau) else f"; Kendall's τ is {number_text(tau, significant=True)} on average.")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fedga.errors import FedGAError
 from fedga.experiments.binary import read_binary_runs
 from fedga.experiments.paper import BEYOND, EXPERIMENTS, Experiment, Scope, all_runs, asked
+from fedga.experiments.presets import preset_settings
 from fedga.experiments.records import Partition
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
@@ -152,11 +153,18 @@ def _main(material: Material) -> Content:
     tables = [paper_table(material.curves, at=at, name=f"table-main-{at}") for at in MOMENTS]
     tables.append(paper_table(material.curves, model="averaged", name="table-main-averaged"))
     words: list[str] = []
-    by_curve, others = material.where(_fits_curve_mean), material.where(lambda spec: not _fits_curve_mean(spec))
+    by_curve = material.where(lambda spec: _is_comparable(spec) and _fits_curve_mean(spec))
+    others = material.where(lambda spec: _is_comparable(spec) and not _fits_curve_mean(spec))
     for moment, chosen in (("mean", by_curve), ("80", others), ("last", others)):
         tables += _beside(chosen, "main", moment)
         words += _told(chosen, "main", moment)
     return words, tables, ()
+
+
+def _is_comparable(spec: RunSpec) -> bool:
+    """Not the quick runs of a published data set, which end long before the printed numbers were taken."""
+    published = preset_settings("paper", spec.dataset, spec.alpha).values["rounds"]
+    return spec.dataset in STAND_IN or spec.rounds >= published
 
 
 def _fits_curve_mean(spec: RunSpec) -> bool:
@@ -165,13 +173,14 @@ def _fits_curve_mean(spec: RunSpec) -> bool:
 
 def _at_80(material: Material) -> Content:
     """CIFAR-10 and SVHN are printed alike in both tables, so that these numbers may be of either moment."""
-    printed = material.where(lambda spec: spec.algorithm != "fedrl")  # not in that table
-    others = material.where(lambda spec: spec.algorithm != "fedrl" and not _fits_curve_mean(spec))
-    tables = [paper_table(printed, at="80", name="table-80"), *_beside(printed, "at_80", "80")]
+    shown = material.where(lambda spec: spec.algorithm != "fedrl")  # not in that table
+    printed = [curve for curve in shown if _is_comparable(material.specs[curve.run_id])]
+    others = [curve for curve in printed if not _fits_curve_mean(material.specs[curve.run_id])]
+    tables = [paper_table(shown, at="80", name="table-80"), *_beside(printed, "at_80", "80")]
     if _is_printed(printed, "at_80"):
         tables.append(agreement_table(compare(printed, "at_80", metric="macro_f1")))
     tables += _beside(others, "at_80", "last")
-    by_curve = material.where(_fits_curve_mean)
+    by_curve = [curve for curve in printed if curve not in others]
     words = [_told(chosen, "at_80", at) for at, chosen in (("80", by_curve), ("80", others), ("last", others))]
     return [sentence for said in words for sentence in said], tables, ()
 
@@ -234,12 +243,15 @@ def _binary(material: Material) -> Content:
     return words, (), [Picture("binary", title, partial(binary_picture, runs), alt=" ".join(words))]
 
 
-def _one_picture(name: str, title: str, draw: Callable[[Sequence[Curve]], Figure]) -> Callable[[Material], Content]:
-    """A section that is a single picture of all its runs."""
+def _one_picture(
+    name: str, title: str, draw: Callable[..., Figure], *, titled: bool = False
+) -> Callable[[Material], Content]:
+    """A section that is a single picture of all its runs; ``titled`` where the picture finds no title by itself."""
 
     def content(material: Material) -> Content:
-        alt = f"{title}: {', '.join(dict.fromkeys(_place(*place) for place in material.places()))}"
-        return (), (), [Picture(name, title, partial(draw, material.curves), alt=alt)]
+        alt = f"{title}: {listed(list(dict.fromkeys(_place(*place) for place in material.places())))}"
+        drawn = partial(draw, material.curves, title=alt) if titled else partial(draw, material.curves)
+        return (), (), [Picture(name, title, drawn, alt=alt)]
 
     return content
 
@@ -251,7 +263,7 @@ def _zoom(material: Material) -> Content:
         rounds = max(spec.rounds for spec in material.specs.values() if (spec.dataset, spec.alpha) == (dataset, alpha))
         last = _ZOOM if rounds <= _SHORT else _LONG_ZOOM
         title = f"The first {last} rounds: {_place(dataset, alpha)}"
-        draw = partial(pictures.zoom_picture, curves, last)
+        draw = partial(pictures.zoom_picture, curves, last, title=title)
         drawn.append(Picture(_file("zoom", dataset, alpha), title, draw, alt=f"{title}, accuracy by algorithm"))
     return (), (), drawn
 
@@ -314,7 +326,7 @@ def _strong(material: Material) -> Content:
         alpha = min(alpha for name, alpha in material.places() if name == dataset and alpha is not None)
         curves = [curve for curve in material.at(dataset, alpha) if material.specs[curve.run_id].partition != "even"]
         title = f"The paper's setting and the strong one, averaged models: {_place(dataset, alpha)}"
-        draw = partial(pictures.curves_picture, curves, averaged=True)
+        draw = partial(pictures.curves_picture, curves, averaged=True, title=title)
         drawn.append(Picture(_file("strong", dataset), title, draw, alt=f"{title}, accuracy over rounds"))
     table = strong_table(material.curves, material.specs)
     return strong_words(material.curves, material.specs), [table], drawn
@@ -335,10 +347,10 @@ SECTIONS: Mapping[str, Callable[[Material], Content]] = {
     "figure-binary": _binary,
     "figure-alphas": _one_picture("alphas", "Accuracy under several levels of skew", pictures.alphas_picture),
     "figure-ea": _one_picture("client-ea", "EA ratio of the active clients", pictures.client_ea_picture),
-    "figure-curves": _one_picture("curves", "Accuracy over rounds", pictures.curves_picture),
+    "figure-curves": _one_picture("curves", "Accuracy over rounds", pictures.curves_picture, titled=True),
     "figure-labels": _labels,
     "figure-zoom": _zoom,
-    "figure-adam": _one_picture("adam", "Adam as the clients' optimiser", pictures.curves_picture),
+    "figure-adam": _one_picture("adam", "Adam as the clients' optimiser", pictures.curves_picture, titled=True),
     "figure-epochs": _epochs,
     "tuning": _tuning,
     "readings": _readings,
