@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 
 from fedga.errors import FedGAError
 from fedga.experiments.binary import LOSSES, BinaryRuns
-from fedga.report import style
+from fedga.report import clients, style
 from fedga.report.curves import Curve, curves_from_rows
-from fedga.report.paper import pictures
+from fedga.report.paper import by_alpha, pictures
 from fedga.report.paper.binary import binary_picture, binary_words
 from fedga.simulation.metrics import ClientRecord
 from tests.report.made_up import make_rows
@@ -93,7 +93,7 @@ def test_alphas_share_a_colour_and_are_named_at_their_ends() -> None:
         for alpha, cost in ((0.05, 0.3), (0.5, 0.1), (10.0, 0.0))
         for one in made({"fedavg": 0.9 - 2 * cost, "fedga": 0.9 - cost}, alpha=alpha)
     ]
-    figure = pictures.alphas_picture(curves)
+    figure = by_alpha.alphas_picture(curves)
     [axes] = figure.axes
     names = [f"{name}, α = {alpha}" for name in ("FedAvg", "FedGA") for alpha in ("0.05", "0.5", "10")]
     lines = {one.get_label(): one for one in axes.get_lines()}
@@ -116,17 +116,17 @@ def test_alphas_share_a_colour_and_are_named_at_their_ends() -> None:
 
 def test_alphas_of_two_data_sets_are_two_panels_and_a_single_alpha_is_a_line() -> None:
     both = [*made(alpha=0.1), *made(alpha=1.0), *made(alpha=0.1, dataset="mnist")]
-    figure = pictures.alphas_picture(both)
+    figure = by_alpha.alphas_picture(both)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["MNIST", "digits"]
     assert_nothing_is_clipped(figure)
-    assert_nothing_is_clipped(pictures.alphas_picture(made(alpha=None)))
+    assert_nothing_is_clipped(by_alpha.alphas_picture(made(alpha=None)))
 
 
 def test_data_without_an_alpha_beside_some_are_the_mildest() -> None:
     curves = [one for alpha in (None, 0.1) for one in made(alpha=alpha)]
-    figure = pictures.alphas_picture(curves)
+    figure = by_alpha.alphas_picture(curves)
     assert "Accuracy on digits from no α to 0.1: FedAvg from" in texts(figure)
-    assert "Accuracy on digits" in texts(pictures.alphas_picture(made(alpha=None)))
+    assert "Accuracy on digits" in texts(by_alpha.alphas_picture(made(alpha=None)))
 
 
 def test_client_ea_is_the_median_of_the_examined_rounds_connected() -> None:
@@ -189,7 +189,7 @@ def test_tuning_marks_the_best_rate_and_that_of_the_paper() -> None:
     by_rate = {0.01: 0.5, 0.1: 0.7, 0.3: 0.9}
     curves = [one for rate, level in by_rate.items() for one in made({"fedavg": level}, lr=rate, alpha=0.05)]
     broken = [replace(one, status="diverged") for one in made({"fedavg": 0.1}, lr=1.0, alpha=0.05)]
-    figure = pictures.tuning_picture([*curves, *broken])
+    figure = by_alpha.tuning_picture([*curves, *broken])
     [axes] = figure.axes
     assert axes.get_xscale() == "log"
     drawn = line(axes, "FedAvg, α = 0.05")
@@ -200,13 +200,13 @@ def test_tuning_marks_the_best_rate_and_that_of_the_paper() -> None:
     assert line(axes, "_diverged")[:, 0].tolist() == [1.0]
     assert set(legend(figure)) == {"α = 0.05", "chosen rate", "rate of preset paper", "a run diverged"}
     assert_nothing_is_clipped(figure)
-    [axes] = pictures.tuning_picture(curves, {("digits", 0.05): 0.01}).axes
+    [axes] = by_alpha.tuning_picture(curves, {("digits", 0.05): 0.01}).axes
     assert line(axes, "_star")[:, 0].tolist() == [0.01]
     others = made({"fedavg": 0.9}, lr=0.1, alpha=0.05, rounds=7)
     with pytest.raises(FedGAError, match="differ in"):
-        pictures.tuning_picture([*curves, *others], {("digits", 0.05): 0.01})
+        by_alpha.tuning_picture([*curves, *others], {("digits", 0.05): 0.01})
     with pytest.raises(FedGAError, match="differ in --lr"):
-        pictures.tuning_picture(made())
+        by_alpha.tuning_picture(made())
 
 
 def test_tuning_has_a_panel_per_data_set_and_a_line_per_alpha() -> None:
@@ -217,7 +217,7 @@ def test_tuning_has_a_panel_per_data_set_and_a_line_per_alpha() -> None:
         for rate in (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
         for one in made({"fedavg": 0.5 + 0.04 * alpha}, seeds=1, lr=rate, alpha=alpha, dataset=dataset)
     ]
-    figure = pictures.tuning_picture(curves)
+    figure = by_alpha.tuning_picture(curves)
     shown = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
     assert shown == ["MNIST", "CIFAR-10", "SVHN", "digits"]
     assert_nothing_is_clipped(figure)
@@ -225,7 +225,7 @@ def test_tuning_has_a_panel_per_data_set_and_a_line_per_alpha() -> None:
 
 def test_clients_of_several_algorithms_are_one_column_each() -> None:
     rounds = rounds_of(3)
-    figure = pictures.before_after_algorithms(rounds, CLASSES)
+    figure = clients.before_after_algorithms(rounds, CLASSES)
     shown = [axes for axes in figure.axes if axes.get_visible()]
     assert len(shown) == 3 * (1 + 2)  # counts, then a row per algorithm
     held, plain, aligned = shown[:3]
@@ -246,29 +246,29 @@ def test_clients_of_several_algorithms_are_one_column_each() -> None:
 
 def test_six_algorithms_and_ten_clients_fit_and_more_are_said_to_be_left_out() -> None:
     six = ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga")
-    figure = pictures.before_after_algorithms(rounds_of(12, algorithms=six), [f"class {number}" for number in CLASSES])
+    figure = clients.before_after_algorithms(rounds_of(12, algorithms=six), [f"class {number}" for number in CLASSES])
     assert "the first 10 of 12 clients" in texts(figure)
     assert "0 class 0, 1 class 1" in texts(figure)
     assert figure.get_size_inches()[0] < 12
     assert_no_text_covers_another(figure)
     assert_nothing_is_clipped(figure)
-    assert_nothing_is_clipped(pictures.before_after_algorithms(rounds_of(10, 200), [f"{n}" for n in range(200)]))
-    assert_nothing_is_clipped(pictures.before_after_algorithms(rounds_of(1, 3), ["a", "b", "c"]))
+    assert_nothing_is_clipped(clients.before_after_algorithms(rounds_of(10, 200), [f"{n}" for n in range(200)]))
+    assert_nothing_is_clipped(clients.before_after_algorithms(rounds_of(1, 3), ["a", "b", "c"]))
 
 
 def test_clients_are_put_in_one_order_and_others_are_refused() -> None:
     rounds = rounds_of(3)
     turned = {"fedavg": rounds["fedavg"], "fedga": rounds["fedga"][::-1]}
-    first, second = (pictures.before_after_algorithms(one, CLASSES).axes for one in (rounds, turned))
+    first, second = (clients.before_after_algorithms(one, CLASSES).axes for one in (rounds, turned))
     for axes, other in zip(first, second, strict=True):
         for drawn, again in zip(axes.get_lines(), other.get_lines(), strict=True):
             np.testing.assert_array_equal(drawn.get_ydata(), again.get_ydata())
     with pytest.raises(FedGAError, match="fedga was examined on other clients than fedavg"):
-        pictures.before_after_algorithms({"fedavg": rounds["fedavg"], "fedga": rounds["fedga"][:2]}, CLASSES)
+        clients.before_after_algorithms({"fedavg": rounds["fedavg"], "fedga": rounds["fedga"][:2]}, CLASSES)
     with pytest.raises(FedGAError, match="no clients to draw"):
-        pictures.before_after_algorithms({}, CLASSES)
+        clients.before_after_algorithms({}, CLASSES)
     with pytest.raises(FedGAError, match="10 classes, but 2 are named"):
-        pictures.before_after_algorithms(rounds, CLASSES[:2])
+        clients.before_after_algorithms(rounds, CLASSES[:2])
 
 
 def errors(loss: str, counts: tuple[int, int], seeds: int = 2) -> BinaryRuns:
@@ -314,13 +314,13 @@ def test_binary_of_one_seed_and_one_loss_and_of_nothing() -> None:
 
 
 DRAWN: list[Callable[[], Figure]] = [
-    lambda: pictures.alphas_picture(made()),
+    lambda: by_alpha.alphas_picture(made()),
     lambda: pictures.client_ea_picture(made()),
     lambda: pictures.zoom_picture(made(), 5),
     lambda: pictures.epochs_picture(made(local_epochs=2)),
     lambda: pictures.labels_picture({0.5: np.ones((3, 10), dtype=int)}, CLASSES),
-    lambda: pictures.tuning_picture(made({"fedavg": 0.5}, lr=0.1)),
-    lambda: pictures.before_after_algorithms(rounds_of(3), CLASSES),
+    lambda: by_alpha.tuning_picture(made({"fedavg": 0.5}, lr=0.1)),
+    lambda: clients.before_after_algorithms(rounds_of(3), CLASSES),
     lambda: binary_picture([errors(LOSSES[0], (50, 5))]),
 ]
 
@@ -339,7 +339,7 @@ def test_without_matplotlib_every_picture_says_what_to_install(draw: Callable[[]
 
 
 def test_diverged_runs_are_in_no_mean_and_are_said(with_diverged: list[Curve]) -> None:
-    for draw in (pictures.alphas_picture, pictures.client_ea_picture, pictures.curves_picture):
+    for draw in (by_alpha.alphas_picture, pictures.client_ea_picture, pictures.curves_picture):
         figure = draw(with_diverged)  # type: ignore[operator]
         assert "1 of 3 of FedAvg; 3 of 3 of FedNTD" in texts(figure)
         assert_nothing_is_clipped(figure)

@@ -85,7 +85,7 @@ def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | Non
     """The table, the picture, and the rates in words; returns them."""
     from fedga.report.curves import read_curves
     from fedga.report.figures import save
-    from fedga.report.paper.pictures import tuning_picture
+    from fedga.report.paper.by_alpha import tuning_picture
     from fedga.report.paper.tuning import chosen_rates, tuning_table, tuning_words
     from fedga.report.writers import terminal, write_table
 

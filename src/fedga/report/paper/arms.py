@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from fedga.errors import FedGAError
+from fedga.experiments.paper import AXES as CHANGES
 from fedga.experiments.spec import RunSpec
 from fedga.report.curves import Curve, deviation
-from fedga.report.paper.printed import dataset_name, dataset_rank
+from fedga.report.paper.printed import dataset_rank, place_name
 from fedga.report.paper.scores import MODELS, Reading, Score, never_left, score_of
 
 AXES: Mapping[str, str] = {
@@ -77,7 +78,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        return dataset_name(self.dataset) + ("" if self.alpha is None else f", α = {self.alpha:g}")
+        return place_name(self.dataset, self.alpha)
 
     def find(self, algorithm: str, axes: frozenset[str], *, even: bool = False) -> Arm | None:
         found = (arm for arm in self.arms if (arm.algorithm, arm.axes, arm.even) == (algorithm, axes, even))
@@ -195,13 +196,8 @@ def axes_of(spec: RunSpec) -> frozenset[str]:
     >>> sorted(axes_of(RunSpec(alpha=0.1, standardize=True, lr_schedule="cosine")))
     ['pixels', 'schedule']
     """
-    on = {
-        "pixels": spec.standardize,
-        "momentum": spec.server == "momentum",
-        "schedule": spec.lr_schedule == "cosine",
-        "decay": spec.weight_decay > 0,
-    }
-    return frozenset(axis for axis, is_on in on.items() if is_on)
+    settings = dataclasses.asdict(spec)
+    return frozenset(axis for axis, changes in CHANGES.items() if changes.items() <= settings.items())
 
 
 def _differing(first: RunSpec, second: RunSpec) -> list[str]:

@@ -64,6 +64,14 @@ def dataset_name(dataset: str) -> str:
     return _DATASETS.get(dataset) or PurePath(dataset).name or dataset
 
 
+def place_name(dataset: str, alpha: float | None) -> str:
+    """
+    >>> place_name("cifar10", 0.05), place_name("patients.csv", None)
+    ('CIFAR-10, α = 0.05', 'patients.csv')
+    """
+    return dataset_name(dataset) + ("" if alpha is None else f", α = {alpha:g}")
+
+
 def dataset_rank(dataset: str) -> tuple[int, str]:
     """Sorts data sets into the order of the paper's tables, others last and by name."""
     names = list(_DATASETS)

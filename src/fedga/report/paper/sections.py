@@ -19,17 +19,18 @@ from fedga.experiments.presets import preset_settings
 from fedga.experiments.records import Partition
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
+from fedga.report.clients import before_after_algorithms
 from fedga.report.curves import Curve, read_curves
 from fedga.report.documents import Picture, Section, Table
 from fedga.report.general import as_file
-from fedga.report.paper import pictures
+from fedga.report.paper import by_alpha, pictures
 from fedga.report.paper.agreement import agreement_table, agreement_words
 from fedga.report.paper.arms import arms
 from fedga.report.paper.beyond import beyond_table, beyond_words
 from fedga.report.paper.beyond_picture import beyond_picture
 from fedga.report.paper.binary import binary_picture, binary_words
 from fedga.report.paper.comparison import compare
-from fedga.report.paper.printed import STAND_IN, dataset_name, printed_score
+from fedga.report.paper.printed import STAND_IN, dataset_name, place_name, printed_score
 from fedga.report.paper.ranking import ranking_table, rankings
 from fedga.report.paper.scores import MOMENTS, paper_table, score_table
 from fedga.report.paper.speed import speed_table, speed_words
@@ -221,18 +222,14 @@ def _clients(material: Material) -> Content:
             names = next((of.class_names for of in store.partitions() if of.dataset == dataset), ())
         seen = {name: looks[name][-1].arrays for name in sorted(looks, key=algorithm_rank) if looks[name]}
         if seen and names:
-            title = f"Clients before and after local training: {_place(dataset, alpha)}"
-            draw = partial(pictures.before_after_algorithms, seen, names)
+            title = f"Clients before and after local training: {place_name(dataset, alpha)}"
+            draw = partial(before_after_algorithms, seen, names)
             drawn.append(Picture(_file("clients", dataset, alpha), title, draw, alt=f"{title}, class by class"))
     return (), (), drawn
 
 
 def _file(kind: str, dataset: str, alpha: float | None = None) -> str:
     return f"{kind}-{as_file(dataset)}" + ("" if alpha is None else f"-{alpha:g}")
-
-
-def _place(dataset: str, alpha: float | None) -> str:
-    return dataset_name(dataset) + ("" if alpha is None else f", α = {alpha:g}")
 
 
 def _binary(material: Material) -> Content:
@@ -249,7 +246,7 @@ def _one_picture(
     """A section that is a single picture of all its runs; ``titled`` where the picture finds no title by itself."""
 
     def content(material: Material) -> Content:
-        alt = f"{title}: {listed(list(dict.fromkeys(_place(*place) for place in material.places())))}"
+        alt = f"{title}: {listed(list(dict.fromkeys(place_name(*place) for place in material.places())))}"
         drawn = partial(draw, material.curves, title=alt) if titled else partial(draw, material.curves)
         return (), (), [Picture(name, title, drawn, alt=alt)]
 
@@ -262,7 +259,7 @@ def _zoom(material: Material) -> Content:
         curves = material.at(dataset, alpha)
         rounds = max(spec.rounds for spec in material.specs.values() if (spec.dataset, spec.alpha) == (dataset, alpha))
         last = _ZOOM if rounds <= _SHORT else _LONG_ZOOM
-        title = f"The first {last} rounds: {_place(dataset, alpha)}"
+        title = f"The first {last} rounds: {place_name(dataset, alpha)}"
         draw = partial(pictures.zoom_picture, curves, last, title=title)
         drawn.append(Picture(_file("zoom", dataset, alpha), title, draw, alt=f"{title}, accuracy by algorithm"))
     return (), (), drawn
@@ -303,7 +300,7 @@ def _epochs(material: Material) -> Content:
 def _tuning(material: Material) -> Content:
     """Runs of several scales have no common choice: the table has a row for each, and the picture says why not."""
     title = "Accuracy by learning rate, FedAvg"
-    picture = Picture("tuning", title, partial(pictures.tuning_picture, material.curves), alt=title)
+    picture = Picture("tuning", title, partial(by_alpha.tuning_picture, material.curves), alt=title)
     try:
         words = tuning_words(chosen_rates(material.curves))
     except FedGAError:
@@ -325,7 +322,7 @@ def _strong(material: Material) -> Content:
     for dataset in dict.fromkeys(dataset for dataset, _ in material.places()):
         alpha = min(alpha for name, alpha in material.places() if name == dataset and alpha is not None)
         curves = [curve for curve in material.at(dataset, alpha) if material.specs[curve.run_id].partition != "even"]
-        title = f"The paper's setting and the strong one, averaged models: {_place(dataset, alpha)}"
+        title = f"The paper's setting and the strong one, averaged models: {place_name(dataset, alpha)}"
         draw = partial(pictures.curves_picture, curves, averaged=True, title=title)
         drawn.append(Picture(_file("strong", dataset), title, draw, alt=f"{title}, accuracy over rounds"))
     table = strong_table(material.curves, material.specs)
@@ -345,7 +342,7 @@ SECTIONS: Mapping[str, Callable[[Material], Content]] = {
     "table-speed": _speed,
     "figure-clients": _clients,
     "figure-binary": _binary,
-    "figure-alphas": _one_picture("alphas", "Accuracy under several levels of skew", pictures.alphas_picture),
+    "figure-alphas": _one_picture("alphas", "Accuracy under several levels of skew", by_alpha.alphas_picture),
     "figure-ea": _one_picture("client-ea", "EA ratio of the active clients", pictures.client_ea_picture),
     "figure-curves": _one_picture("curves", "Accuracy over rounds", pictures.curves_picture, titled=True),
     "figure-labels": _labels,

@@ -9,7 +9,7 @@ from fedga.experiments.spec import RunSpec
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.paper.arms import NO_SKEW, line_without_skew, points
-from fedga.report.paper.printed import SCORE_TABLES, PrintedScore, dataset_name, dataset_rank, printed_score
+from fedga.report.paper.printed import SCORE_TABLES, PrintedScore, dataset_name, dataset_rank, place_name, printed_score
 from fedga.report.paper.scores import Reading, best_text, score_of, score_text
 from fedga.report.style import algorithm_rank, display_name
 
@@ -77,10 +77,10 @@ def _print_words(reached: Mapping[_Place, float]) -> tuple[str, ...]:
         return ()
     above = sum(points(lead).startswith("+") for lead in leads.values())
     least, most = min(leads, key=lambda place: leads[place]), max(leads, key=lambda place: leads[place])
-    span = f"is {points(leads[least])} points ({_named(least)})"
+    span = f"is {points(leads[least])} points ({place_name(*least)})"
     if len(leads) > 1:
-        span = f"lies between {points(leads[least])} ({_named(least)}) and {points(leads[most])} points"
-        span += f" ({_named(most)})"
+        span = f"lies between {points(leads[least])} ({place_name(*least)}) and {points(leads[most])} points"
+        span += f" ({place_name(*most)})"
     return (
         "FedGA in the strong setting, averaged model, is above the best printed accuracy of all algorithms in "
         f"{above} of {len(leads)} settings; the difference {span}.",
@@ -93,7 +93,7 @@ def _cost_text(place: _Place, reached: float, line: float) -> str:
     if cost > _LEVEL:
         skew = f"Skew still costs {points(cost).removeprefix('+')} points"
     return (
-        f"{_named(place)}: FedGA's averaged model reaches {reached:.3f}; the same samples dealt evenly over the "
+        f"{place_name(*place)}: FedGA's averaged model reaches {reached:.3f}; the same samples dealt evenly over the "
         f"clients reach {line:.3f} at best. {skew}."
     )
 
@@ -115,7 +115,3 @@ def _by_place(
         if (spec.preset, spec.partition) == ("strong", partition) and spec.alpha is not None:
             found.setdefault((spec.dataset, spec.alpha), {}).setdefault(spec.algorithm, []).append(curve)
     return found
-
-
-def _named(place: _Place) -> str:
-    return f"{dataset_name(place[0])}, α = {place[1]:g}"
