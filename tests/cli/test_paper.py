@@ -112,8 +112,10 @@ def test_one_table_is_printed_at_the_moment_asked_for(everything: Path) -> None:
 
 def test_a_scope_too_narrow_for_a_table_says_so_and_keeps_the_rest(everything: Path) -> None:
     narrow = SMALL.replace("fedavg,fedga", "fedga").replace("0,1", "0")
-    said = done(f"paper table-speed {narrow} --out", everything.with_name("narrow")).out
-    assert "Nothing to show: there is no FedAvg to compare with" in said
+    said = done(f"paper table-speed {narrow} --out", everything.with_name("narrow"))
+    assert "Nothing to show: there is no FedAvg to compare with" in said.out
+    assert "tables:" not in said.err
+    assert "everything on one page:" in said.err
 
 
 @pytest.mark.parametrize(

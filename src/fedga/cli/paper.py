@@ -162,12 +162,14 @@ def _write(folder: Path, experiments: Sequence[Experiment], at: str) -> None:
 
     sections = sections_of(folder)
     chosen = [section for section in sections if section.name in {each.name for each in experiments}]
+    written: list[Path] = []
     for section in chosen:
         with err.status(f"writing {section.name}"):
-            write_section(section, folder)
+            written += write_section(section, folder)
         _print(section, at, tables=len(chosen) == 1)
     page = write_page(folder, folder / "report.html", sections)
-    say(f"tables: {folder / 'tables'}; figures: {folder / 'figures'}; everything on one page: {page}")
+    places = "; ".join(f"{place.name}: {place}" for place in sorted({path.parent for path in written}))
+    say(f"{places}; everything on one page: {page}" if places else f"everything on one page: {page}")
 
 
 def _print(section: Section, at: str, *, tables: bool) -> None:
