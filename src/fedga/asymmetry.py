@@ -168,8 +168,8 @@ def forgetting(before: Tensor, after: Tensor, class_counts: Tensor) -> Forgettin
     before, after: [..., classes] class accuracy before and after local training, class_counts: [..., classes] of the
     client; all broadcast to each other.
 
-    A class is *frequent* if the client holds at least its mean count over all classes, *missing* if it holds none, and
-    *rare* in between. A class whose accuracy is NaN (none in the test data) is left out of the means.
+    Frequent, rare and missing are what :func:`class_kinds` says. A class whose accuracy is NaN (none in the test data)
+    is left out of the means.
 
     >>> lost = forgetting(torch.tensor([0.5, 0.5, 0.5]), torch.tensor([0.75, 0.25, 0.0]), torch.tensor([90, 10, 0]))
     >>> lost.frequent, lost.rare, lost.missing
@@ -181,10 +181,25 @@ def forgetting(before: Tensor, after: Tensor, class_counts: Tensor) -> Forgettin
             f"{list(before.shape)}, {list(after.shape)} and {list(class_counts.shape)}"
         )
     drop, counts = torch.broadcast_tensors(before - after, class_counts)
-    held = counts > 0
-    frequent = held & (counts * counts.shape[-1] >= counts.sum(-1, keepdim=True))
 
     def mean_over(group: Tensor) -> Tensor:
         return drop.masked_fill(~group, torch.nan).nanmean(-1)
 
-    return Forgetting(drop, mean_over(frequent), mean_over(held & ~frequent), mean_over(~held))
+    return Forgetting(drop, *map(mean_over, class_kinds(counts)))
+
+
+def class_kinds(class_counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Which classes are frequent, rare and missing at a client: three masks, bool [..., classes].
+
+    class_counts: [..., classes] of the client.
+
+    A class is *frequent* if the client holds at least its mean count over all classes, *missing* if it holds none, and
+    *rare* in between.
+
+    >>> frequent, rare, missing = class_kinds(torch.tensor([90, 10, 0]))
+    >>> frequent, rare, missing
+    (tensor([ True, False, False]), tensor([False,  True, False]), tensor([False, False,  True]))
+    """
+    held = class_counts > 0
+    frequent = held & (class_counts * class_counts.shape[-1] >= class_counts.sum(-1, keepdim=True))
+    return frequent, held & ~frequent, ~held

@@ -135,7 +135,8 @@ def _child(command: str, log: str, folder: str) -> None:
     import torch
 
     from fedga.experiments import sweep
-    from fedga.simulation.engine import Engine, LaneRound
+    from fedga.simulation.engine import Engine
+    from fedga.simulation.server import LaneRound
 
     os.chdir(folder)
     torch.set_num_threads(1)

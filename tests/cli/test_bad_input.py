@@ -122,7 +122,7 @@ def test_misspelt_name(command: str, name: str, nearest: str) -> None:
     ],
 )
 def test_bad_value(command: str, said: str) -> None:
-    assert said in refused(command)
+    assert said.lower() in refused(command).lower()  # one release of the parser shouts the names of arguments
 
 
 def test_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

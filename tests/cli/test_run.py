@@ -20,7 +20,8 @@ from PIL import Image
 from fedga.cli import console, progress
 from fedga.experiments import sweep
 from fedga.experiments.store import Store
-from fedga.simulation.engine import Engine, LaneRound
+from fedga.simulation.engine import Engine
+from fedga.simulation.server import LaneRound
 from tests.cli.program import SMALL, done, fedga
 
 METRICS = ["accuracy", "macro_f1", "balanced_accuracy", "ea_ratio", "loss"]

@@ -15,7 +15,8 @@ from fedga.experiments.prepare import Preparation
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.experiments.sweep import Interrupted, Observer, read_checkpoint, run_sweep, write_checkpoint
-from fedga.simulation.engine import Engine, LaneRound
+from fedga.simulation.engine import Engine
+from fedga.simulation.server import LaneRound
 
 CPU = torch.device("cpu")
 ROUNDS = 5

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from fedga.algorithms import ALGORITHMS
 from fedga.data.federation import Dataset
 from fedga.simulation.device_data import DeviceData
-from fedga.simulation.engine import Engine, LaneRound
+from fedga.simulation.engine import Engine
 from fedga.simulation.lanes import Lane, LaneState, in_engine_order, stacking_key
 from fedga.simulation.memory import Appetite
+from fedga.simulation.server import LaneRound
 from tests.simulation.runs import (
     EXACT,
     TELLING,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedga.simulation import profile as module
-from fedga.simulation.engine import Engine, LaneRound
+from fedga.simulation.engine import Engine
 from fedga.simulation.evaluation import Evaluation
 from fedga.simulation.examiner import Examiner
 from fedga.simulation.profile import (
@@ -30,6 +30,7 @@ from fedga.simulation.profile import (
     Stage,
     Stopwatch,
 )
+from fedga.simulation.server import LaneRound
 from tests.simulation.runs import make_data, make_dataset, make_engine, make_lane
 
 CPU = torch.device("cpu")

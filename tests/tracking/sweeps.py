@@ -13,7 +13,7 @@ from fedga.experiments.prepare import Preparation
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.experiments.sweep import Observer, run_sweep
-from fedga.simulation.engine import LaneRound
+from fedga.simulation.server import LaneRound
 from fedga.tracking.follower import follow
 
 ROUNDS = 4

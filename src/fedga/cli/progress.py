@@ -16,7 +16,7 @@ from fedga.cli.console import err, say
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.sweep import Observer
 from fedga.report.series import setting_text
-from fedga.simulation.engine import LaneRound
+from fedga.simulation.server import LaneRound
 
 LOG_EVERY_S = 10.0  # where there is no terminal to draw on
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedga.cli.console import out, say
-from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
+from fedga.cli.training import DataDir, Device, Engines, Program, Threads, Track, own_option, prepare, train
 from fedga.data.catalog import SOURCES
 from fedga.experiments.grid import Provenance, Sweep, build_sweep, parse_list
 from fedga.experiments.kinds import Choice
@@ -130,6 +130,7 @@ def command(
     pictures: Annotated[bool, own_option("--pictures/--no-pictures", "Draw figures at the end.")] = True,
     profile: Annotated[bool, own_option("--profile", _PROFILE_HELP)] = False,
     track: Track = None,
+    engine: Engines = None,
 ) -> None:
     """Train and compare algorithms on one machine.
 
@@ -140,4 +141,4 @@ def command(
 
     A run that was stopped, by Ctrl-C or a crash, goes on where it was when the same command is given again.
     """
-    _run(settings, config, Program(data_dir, device, out_dir, threads, profile, track), pictures)
+    _run(settings, config, Program(data_dir, device, out_dir, threads, profile, track, engine), pictures)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedga.cli.console import err, fail, say
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.archive import is_archive
 from fedga.experiments.grid import Provenance
 from fedga.experiments.kinds import Number
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import torch
 
     from fedga.experiments.prepare import Preparation
+    from fedga.experiments.sweep import Observer
     from fedga.simulation.profile import Profile
+
+ENGINES = ("built-in", "flower")
 
 
 def own_option(flag: str, text: str, metavar: str | None = None) -> Any:
@@ -32,6 +35,10 @@ def own_option(flag: str, text: str, metavar: str | None = None) -> Any:
 DataDir = Annotated[Path | None, own_option("--data-dir", "Folder with data files, else FEDGA_DATA.")]
 Device = Annotated[str | None, own_option("--device", "auto, cpu, cuda or cuda:1.", "NAME")]
 Threads = Annotated[str | None, own_option("--threads", "CPU threads, else all cores.", "NUMBER")]
+Engines = Annotated[
+    str | None,
+    own_option("--engine", "built-in, or flower: Flower's simulation engine, clients trained by Ray.", "NAME"),
+]
 Track = Annotated[str | None, own_option("--track", "Log every round to wandb, mlflow or tensorboard.", "LIST")]
 
 
@@ -45,6 +52,7 @@ class Program:
     threads: str | None = None
     profile: bool = False
     track: str | None = None
+    engine: str | None = None
 
     def completed(self, written: Mapping[str, str]) -> Program:
         """With what a TOML file says where no flag does."""
@@ -56,7 +64,22 @@ class Program:
             device=self.device or written.get("device"),
             threads=self.threads or written.get("threads"),
             track=self.track or written.get("track"),
+            engine=self.engine or written.get("engine"),
         )
+
+    @property
+    def on_flower(self) -> bool:
+        """Whether clients are trained by Flower; refused where that is not installed."""
+        engine = self.engine or ENGINES[0]
+        if engine not in ENGINES:
+            raise unknown_name("engine", engine, ENGINES)
+        if engine == "flower":
+            from fedga.flower import require_flower
+
+            require_flower()
+            if self.profile:
+                raise FedGAError("--profile looks into the built-in engine: leave it out with --engine flower")
+        return engine == "flower"
 
     @property
     def trackers(self) -> tuple[str, ...]:
@@ -76,7 +99,7 @@ class Prepared:
 def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = True) -> Prepared:
     """Load and deal out the data of these runs; ``active_chosen``: whether a user gave the number of active clients."""
     cores = None if program.threads is None else Number(whole=True, least=1).parse("--threads", program.threads)
-    _ = program.trackers  # a service that is unknown or not installed is refused before anything is loaded
+    _ = program.trackers, program.on_flower  # what is unknown or not installed is refused before anything is loaded
 
     import torch
 
@@ -119,18 +142,40 @@ def train(
             err.print(settings_table(provenance, width=err.width))
         finished = sum(run.finished for run in runs)
         already = f", {finished} of them finished already" if finished else ""
-        say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {prepared.device}{already}; results go to {folder}")
+        where = f"Flower, {prepared.device}" if program.on_flower else str(prepared.device)
+        say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {where}{already}; results go to {folder}")
         shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in runs if run.finished), stop)
         try:
             with tracking(program.trackers, folder, say), profiling(watch, folder), shown.bar:
-                run_sweep(
-                    specs,
-                    store,
-                    prepared.device,
-                    axes=axes,
-                    observer=shown.observer(),
-                    preparation=preparation,
-                    profile=watch,
-                )
+                if program.on_flower:
+                    _train_on_flower(prepared, folder, program, axes, shown.observer())
+                else:
+                    run_sweep(
+                        specs,
+                        store,
+                        prepared.device,
+                        axes=axes,
+                        observer=shown.observer(),
+                        preparation=preparation,
+                        profile=watch,
+                    )
         except Interrupted:
             fail(f"stopped; everything so far is in {folder}, and the same command continues", code=130)
+
+
+def _train_on_flower(
+    prepared: Prepared, folder: Path, program: Program, axes: Sequence[str], observer: Observer
+) -> None:
+    from fedga.flower.simulation import run_on_flower
+
+    clients = max(prepared.preparation.federation(spec).num_clients for spec in prepared.specs)
+    say(f"starting Flower's simulation engine with {clients} clients, which takes some 20 seconds")
+    run_on_flower(
+        prepared.specs,
+        folder,
+        clients,
+        axes=axes,
+        data_dir=program.data_dir,
+        device=prepared.device,
+        observer=observer,
+    )

@@ -47,18 +47,25 @@ def assemble(name: str, parts: Parts, *, input_scale: float = 255.0) -> Dataset:
     """Check ``parts`` and make them a ``Dataset`` with a content fingerprint."""
     for samples in (parts.train, parts.test):
         if samples is not None:
-            _check_lengths(samples)
+            check_lengths(samples)
     parts = _encode_labels(parts)
     train, test = (parts.train, parts.test) if parts.test is not None else _hold_out(parts.train)
     if not len(train.inputs) or not len(test.inputs):
         empty = train if not len(train.inputs) else test
         raise FedGAError(f"{empty.where} has no samples in its {'train' if empty is train else 'test'} split: add some")
+    _check_every_class(train, parts.class_names)
+    return join(name, train, test, parts.class_names, input_scale=input_scale)
+
+
+def join(
+    name: str, train: Samples, test: Samples, class_names: tuple[str, ...], *, input_scale: float = 255.0
+) -> Dataset:
+    """Two splits whose labels are class indices by now, as a ``Dataset`` with a content fingerprint."""
     if train.inputs.shape[1:] != test.inputs.shape[1:]:
         raise FedGAError(
             f"training samples of {train.where} have shape {train.inputs.shape[1:]} but test samples of {test.where} "
             f"have shape {test.inputs.shape[1:]}: make them alike"
         )
-    _check_every_class(train, parts.class_names)
     clients, client_names = _encode_clients(train)
     dataset = Dataset(
         name=name,
@@ -66,7 +73,7 @@ def assemble(name: str, parts: Parts, *, input_scale: float = 255.0) -> Dataset:
         train_targets=train.labels,
         test_inputs=test.inputs,
         test_targets=test.labels,
-        class_names=parts.class_names,
+        class_names=class_names,
         input_scale=input_scale if train.inputs.dtype == np.uint8 else 1.0,
         train_clients=clients,
         client_names=client_names,
@@ -111,7 +118,8 @@ def _hold_out(samples: Samples) -> tuple[Samples, Samples]:
     return samples.take(~mask), samples.take(mask)
 
 
-def _check_lengths(samples: Samples) -> None:
+def check_lengths(samples: Samples) -> None:
+    """Refuse labels, or clients where there are any, that are not one for each sample."""
     for kind, values in (("label", samples.labels), ("client", samples.clients)):
         if values is not None and values.shape != (len(samples.inputs),):
             raise FedGAError(
@@ -129,9 +137,10 @@ def _encode_labels(parts: Parts) -> Parts:
         )
     if textual.pop():
         names = parts.class_names or tuple(str(name) for name in np.unique(parts.train.labels))
-        encoded = [_index_of_names(samples, names) for samples in splits]
+        advice = "which has no training sample: add training samples of it, or remove it"
+        encoded = [index_of_names(samples, names, advice) for samples in splits]
     else:
-        encoded = [_whole_numbers(samples) for samples in splits]
+        encoded = [whole_numbers(samples) for samples in splits]
         names = parts.class_names or _numbered_classes(parts.train, max(int(each.max(initial=0)) for each in encoded))
         for samples, labels in zip(splits, encoded, strict=True):
             _check_range(samples, labels, len(names))
@@ -139,21 +148,20 @@ def _encode_labels(parts: Parts) -> Parts:
     return Parts(done[0], done[1] if len(done) > 1 else None, names)
 
 
-def _index_of_names(samples: Samples, names: Sequence[str]) -> np.ndarray:
+def index_of_names(samples: Samples, names: Sequence[str], advice: str) -> np.ndarray:
+    """Text labels as places in ``names``; ``advice`` ends the sentence about a class that is not among them."""
     found, inverse = np.unique(samples.labels.astype(str), return_inverse=True)
     index = {name: i for i, name in enumerate(names)}
     unknown = [str(name) for name in found if name not in index]
     if "" in unknown:
         raise FedGAError(f"{samples.where} has samples with an empty label: label or remove them")
     if unknown:
-        raise FedGAError(
-            f"{samples.where} has samples of class {_listed(unknown)}, which has no training sample: add training "
-            "samples of it, or remove it"
-        )
+        raise FedGAError(f"{samples.where} has samples of class {listed(unknown)}, {advice}")
     return np.array([index[str(name)] for name in found], dtype=np.int64)[inverse.reshape(-1)]
 
 
-def _whole_numbers(samples: Samples) -> np.ndarray:
+def whole_numbers(samples: Samples) -> np.ndarray:
+    """Labels that are numbers as int64."""
     labels = samples.labels
     if labels.dtype.kind == "f":
         bad = int((~np.isfinite(labels)).sum())
@@ -173,7 +181,7 @@ def _check_range(samples: Samples, labels: np.ndarray, classes: int) -> None:
     wrong = np.unique(labels[(labels < 0) | (labels >= classes)])
     if len(wrong):
         raise FedGAError(
-            f"{samples.where} has label {_listed(wrong.tolist())}, outside the classes 0 to {classes - 1}: correct it"
+            f"{samples.where} has label {listed(wrong.tolist())}, outside the classes 0 to {classes - 1}: correct it"
         )
 
 
@@ -190,7 +198,7 @@ def _check_every_class(train: Samples, names: Sequence[str]) -> None:
     missing = np.flatnonzero(np.bincount(train.labels, minlength=len(names)) == 0)
     if len(missing):
         raise FedGAError(
-            f"class {_listed([names[c] for c in missing.tolist()])} has no training sample in {train.where}: add some, "
+            f"class {listed([names[c] for c in missing.tolist()])} has no training sample in {train.where}: add some, "
             "or leave the class out and number the others from 0 without gaps"
         )
 
@@ -206,5 +214,9 @@ def _encode_clients(train: Samples) -> tuple[np.ndarray | None, tuple[str, ...]]
     return clients.reshape(-1).astype(np.int64), tuple(str(name) for name in names)
 
 
-def _listed(values: Sequence[object]) -> str:
-    return ", ".join(map(str, values[:_NAMED])) + (", ..." if len(values) > _NAMED else "")
+def listed(values: Sequence[object], most: int = _NAMED) -> str:
+    """
+    >>> listed([3, 4]), listed([3, 4, 5], most=2)
+    ('3, 4', '3, 4, ...')
+    """
+    return ", ".join(map(str, values[:most])) + (", ..." if len(values) > most else "")

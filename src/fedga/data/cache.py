@@ -98,7 +98,7 @@ def _open(entry: Path, name: str) -> Dataset | None:
     except Exception:  # whatever a damaged file provokes, the remedy is the same: decode again
         return None
     labels = (dataset.train_targets, dataset.test_targets)
-    intact = all(len(each) and each.min() >= 0 and each.max() < dataset.num_classes for each in labels)
+    intact = all(((each >= 0) & (each < dataset.num_classes)).all() for each in labels) and len(labels[0])
     return dataset if intact else None
 
 

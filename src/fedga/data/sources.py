@@ -131,8 +131,14 @@ def _first_writable(folders: tuple[Path, ...]) -> Path:
 
 
 def _load_path(path: Path, options: tables.Options) -> Dataset:
-    suffix = path.suffix.lower()
+    name, found = find_path(path, options)
     key = ("path", options.label_column, options.client_column)
+    return cache.remember(name, found.files, key, lambda: assemble(name, found.read()))
+
+
+def find_path(path: Path, options: tables.Options) -> tuple[str, local.Found]:
+    """What a data set of one's own is called, and its files with the way to read them."""
+    suffix = path.suffix.lower()
     files: tuple[Path, ...] = (path,)
     read: Callable[[], Parts]
     if path.is_dir():
@@ -153,7 +159,7 @@ def _load_path(path: Path, options: tables.Options) -> Dataset:
     else:
         raise FedGAError(f"{path} is not a data set: give an .npz, .csv or .parquet file, or a folder of pictures")
     name = path.resolve().name if path.is_dir() else path.stem
-    return cache.remember(name, files, key, lambda: assemble(name, read()))
+    return name, local.Found(files, read)
 
 
 def _refuse_columns(options: tables.Options, what: str) -> None:

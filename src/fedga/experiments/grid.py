@@ -26,6 +26,7 @@ DEMO = {"preset": ("paper", "strong"), "seed": (0, 1, 2)}  # when neither data s
 PROGRAM_KEYS = (
     "data_dir",
     "device",
+    "engine",
     "out",
     "threads",
     "track",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,15 +15,18 @@ from torch import Tensor
 from fedga.errors import FedGAError
 from fedga.experiments.database import explained
 from fedga.experiments.prepare import Preparation
-from fedga.experiments.records import ClientRound, Group, RoundMetrics, Run
+from fedga.experiments.records import ClientRound, Group, Partition, RoundMetrics, Run
 from fedga.experiments.saved import model_path, save_model
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.simulation.device_data import DeviceData
-from fedga.simulation.engine import Engine, LaneRound
-from fedga.simulation.lanes import Lane, LaneState, in_engine_order, stacking_key
+from fedga.simulation.engine import Engine
+from fedga.simulation.lanes import Lane, LaneStack, LaneState, in_engine_order, stacking_key
+from fedga.simulation.memory import Appetite
 from fedga.simulation.metrics import ClientRecord
 from fedga.simulation.profile import DATA, NO_PROFILE, STORE, Profile
+from fedga.simulation.server import LaneRound
+from fedga.simulation.stacked import StackedModel
 
 COMMIT_EVERY_S = 20.0
 POLL_EVERY_S = 1.0
@@ -44,6 +48,52 @@ class Observer:
     should_stop: Callable[[], bool] = lambda: False
 
 
+class Trainer(Protocol):
+    """What trains a group of runs round by round: the engine, or one whose clients are other machines."""
+
+    lanes: list[Lane]
+    round: int
+    stack: LaneStack
+    model: StackedModel
+    data: DeviceData
+    appetite: Appetite
+
+    def run_round(self) -> list[LaneRound]: ...
+
+    def without(self, ended: set[int]) -> Trainer | None: ...
+
+
+class TrainerMaker(Protocol):
+    def __call__(
+        self,
+        lanes: Sequence[Lane],
+        data: DeviceData,
+        *,
+        round_number: int,
+        states: Sequence[LaneState] | None,
+        profile: Profile,
+    ) -> Trainer: ...
+
+
+class Provider(Protocol):
+    """Where runs get their data and networks from."""
+
+    def lane(self, spec: RunSpec) -> Lane: ...
+
+    def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]: ...
+
+    def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]: ...
+
+
+@dataclass(frozen=True)
+class Way:
+    """How groups of runs are trained, and how often what they did is made permanent."""
+
+    trainer: TrainerMaker = Engine
+    together: int | None = None  # runs in a group; None: what suits the device
+    commit_every_s: float = COMMIT_EVERY_S
+
+
 @dataclass
 class _Unsaved:
     """Rows since the last commit."""
@@ -63,15 +113,16 @@ def run_sweep(
     axes: Sequence[str] = (),
     data_dir: Path | None = None,
     observer: Observer | None = None,
-    preparation: Preparation | None = None,
+    preparation: Provider | None = None,
     profile: Profile = NO_PROFILE,
+    way: Way | None = None,
 ) -> list[Run]:
     """Train whatever of ``specs`` the store does not have yet; returns all of them as the store knows them at the end.
 
     Raises `Interrupted` when the observer asks to stop. Another process may work on the same folder: each group of runs
     is trained by one of them, and both return when all are done.
     """
-    observer = observer or Observer()
+    observer, way = observer or Observer(), way or Way()
     with profile.span(DATA):
         preparation = preparation or Preparation(specs, data_dir)
         fingerprints = preparation.fingerprints(specs)
@@ -80,7 +131,7 @@ def run_sweep(
         store.keep_partitions(preparation.partitions(specs))
     by_id = {run.run_id: run.spec for run in runs}
     with profile.span(DATA):
-        stacked = _stack([run.spec for run in runs if not run.finished], preparation, device)
+        stacked = _stack([run.spec for run in runs if not run.finished], preparation, device, way)
     with profile.span(STORE):
         store.create_groups(stacked)
     data: dict[int, DeviceData] = {}
@@ -94,7 +145,7 @@ def run_sweep(
                 if mine:
                     everyone = by_id | {run.run_id: run.spec for run in store.runs()}
                     current = store.group(group.id)
-                    _GroupRun(current, everyone, store, preparation, device, data, observer, profile).run()
+                    _GroupRun(current, everyone, store, preparation, device, data, observer, profile, way).run()
                     worked = True
         if not worked:
             if not waiting:
@@ -105,13 +156,13 @@ def run_sweep(
     return [finished[run_id] for run_id in by_id]
 
 
-def _stack(specs: Sequence[RunSpec], preparation: Preparation, device: torch.device) -> list[list[str]]:
+def _stack(specs: Sequence[RunSpec], preparation: Provider, device: torch.device, way: Way) -> list[list[str]]:
     """Groups of runs to train together."""
     alike: dict[object, list[Lane]] = {}
     for spec in specs:
         lane = preparation.lane(spec)
         alike.setdefault(stacking_key(lane), []).append(lane)
-    size = LANES_ON_CPU if device.type == "cpu" else LANES_ON_CUDA
+    size = way.together or (LANES_ON_CPU if device.type == "cpu" else LANES_ON_CUDA)
     groups: list[list[str]] = []
     for lanes in alike.values():
         ordered = in_engine_order(lanes)
@@ -128,14 +179,15 @@ class _GroupRun:
         group: Group,
         specs: dict[str, RunSpec],
         store: Store,
-        preparation: Preparation,
+        preparation: Provider,
         device: torch.device,
         data: dict[int, DeviceData],
         observer: Observer,
         profile: Profile,
+        way: Way,
     ) -> None:
         self.group, self.store, self.preparation, self.observer = group, store, preparation, observer
-        self.profile = profile
+        self.profile, self.commit_every_s = profile, way.commit_every_s
         with profile.span(STORE):
             states = read_checkpoint(group.checkpoint) if group.checkpoint else {}
         run_ids = list(states) if group.checkpoint else list(group.run_ids)
@@ -144,7 +196,7 @@ class _GroupRun:
             dataset = lanes[0].federation.dataset
             if id(dataset) not in data:
                 data[id(dataset)] = DeviceData(dataset, device)
-        self.engine: Engine | None = Engine(
+        self.engine: Trainer | None = way.trainer(
             lanes,
             data[id(dataset)],
             round_number=group.round,
@@ -162,7 +214,7 @@ class _GroupRun:
             if stop and self.engine is not None:
                 raise Interrupted
 
-    def _round(self, engine: Engine) -> bool:
+    def _round(self, engine: Trainer) -> bool:
         """Train a round, and store what is due; returns whether the caller wants to stop."""
         lanes, rounds = engine.lanes, engine.run_round()
         ended = self._record(lanes, rounds)
@@ -172,7 +224,7 @@ class _GroupRun:
         number = engine.round
         self.engine = engine.without(ended) if ended else engine
         stop = self.observer.should_stop()
-        if stop or ended or time.monotonic() - self.unsaved.since > COMMIT_EVERY_S:
+        if stop or ended or time.monotonic() - self.unsaved.since > self.commit_every_s:
             with self.profile.span(STORE):
                 self._commit(number)
         return stop

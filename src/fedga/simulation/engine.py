@@ -8,16 +8,13 @@ server optimiser, pixels) is a tensor with one entry per lane, or a segment of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from fedga.algorithms.base import Algorithm, Server
 from fedga.simulation import schedule
 from fedga.simulation.accelerated import why_not_fast
 from fedga.simulation.device_data import DeviceData, FederationTable, Pixels
@@ -25,9 +22,8 @@ from fedga.simulation.evaluation import Evaluation
 from fedga.simulation.examiner import Examiner
 from fedga.simulation.graphs import GraphCache
 from fedga.simulation.lanes import Lane, LaneStack, LaneState, Segment, stacking_key
-from fedga.simulation.local import Slots, SlotSegment, overrides, per_sample, train_locally
+from fedga.simulation.local import Slots, SlotSegment, per_sample, train_locally
 from fedga.simulation.memory import Appetite, is_out_of_memory
-from fedga.simulation.metrics import ClientRecord, client_records, client_scores
 from fedga.simulation.optimizers import scheduled_rate
 from fedga.simulation.precision import computing_in
 from fedga.simulation.profile import (
@@ -40,18 +36,9 @@ from fedga.simulation.profile import (
     NO_PROFILE,
     Profile,
 )
+from fedga.simulation.server import LaneRound, ServerSide, lane_sums
 from fedga.simulation.stacked import StackedModel
 from fedga.simulation.workers import Workers
-
-
-@dataclass(frozen=True)
-class LaneRound:
-    """What one lane did in one round."""
-
-    round: int
-    metrics: dict[str, float] | None  # None in rounds that are not evaluated
-    clients: list[ClientRecord] = field(default_factory=list)  # in rounds in which local models are examined
-    diverged: bool = False
 
 
 class Chunk(NamedTuple):
@@ -107,15 +94,10 @@ class Engine:
         self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # by the first lane of a segment
         self.graphs = GraphCache() if self.device.type == "cuda" else None
         self.examiner = Examiner(self.lanes, data, self.workers, self.appetite)
-        self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients
-        self.seeds = [lane.spec.seed for lane in lanes]
+        self.server = ServerSide(self.lanes, self.model, data, self.stack, self.examiner)
+        self.active, self.seeds, self.pixels = self.server.active, self.server.seeds, self.server.pixels
         self.weight_decay = self.stack.per_lane([lane.spec.weight_decay for lane in lanes])
         self.clip = self.stack.per_lane([lane.spec.clip or float("inf") for lane in lanes])
-        self.uniform = torch.tensor([lane.spec.aggregation == "uniform" for lane in lanes], device=self.device)
-        self.pixels = Pixels(
-            torch.stack([data.pixels[lane.spec.standardize].scale for lane in lanes]),
-            torch.stack([data.pixels[lane.spec.standardize].shift for lane in lanes]),
-        )
         profile.built()
 
     @property
@@ -147,57 +129,21 @@ class Engine:
     def _run_round(self) -> list[LaneRound]:
         self.round += 1
         span = self.profile.span
-        examined = self.examiner.examined(self.round)
-        examine = bool(examined)
+        examine = bool(self.examiner.examined(self.round))
         with span(DIAGNOSIS):
-            before = self.evaluate(self.stack.params, self.stack.buffers) if examine else None
+            before = self.server.evaluate() if examine else None
         with span(DATA):
-            clients = self._select()
+            clients = self.server.select(self.round)
         with span(ASKING):
             surveys = [self.appetite.within(self._survey, segment) for segment in self.segments]
-            received = [self._broadcast(segment) for segment in self.segments]
+            received = self.server.broadcast()
         with span(LOCAL_TRAINING):
             update, buffers, reports, after = self._train(clients, received, examine)
         with span(AGGREGATION):
-            self.stack.advance(update, buffers, self.round)
-            for segment, report, survey in zip(self.segments, reports, surveys, strict=True):
-                self._update_server(segment, clients[segment.lanes], report, survey)
+            self.server.advance(self.round, clients, update, buffers, reports, surveys)
         with span(EVALUATION):
-            return self._results(clients, examined, before, after)
-
-    def _select(self) -> Tensor:
-        """Chosen clients, ``[lanes, active]``."""
-        draws = schedule.client_draws(self.seeds, self.round, self.num_clients, self.device)
-        chosen = []
-        for segment in self.segments:
-
-            def one(state: dict[str, Tensor], draws: Tensor, algorithm: Algorithm = segment.algorithm) -> Tensor:
-                return algorithm.select(state, draws, self.active)
-
-            chosen.append(vmap(one)(segment.state, draws[segment.lanes]))
-        return torch.cat(chosen)
-
-    def _broadcast(self, segment: Segment) -> dict[str, Tensor]:
-        """What the server sends besides the model, ``[lanes, ...]``."""
-        if not overrides(segment.algorithm, "broadcast"):
-            return {}
-        last_layer = (
-            self.model.last_layer(self.data.dataset.num_classes) if segment.auxiliary is not None else (0, (0, 0))
-        )
-
-        def one(params: Tensor, buffers: Tensor, state: dict[str, Tensor], auxiliary: Tensor) -> dict[str, Tensor]:
-            def forward(params: Tensor, inputs: Tensor) -> Tensor:
-                return self.model.forward_one(params, buffers, inputs)
-
-            return segment.algorithm.broadcast(Server(params, state, forward, last_layer, auxiliary))
-
-        params, buffers = self.stack.params[segment.lanes], self.stack.buffers[segment.lanes]
-        auxiliary = params.new_zeros(len(params), 0)
-        if segment.auxiliary is not None:
-            stored = self.data.gather(segment.auxiliary)  # [lanes, classes, samples, ...]
-            pixels = Pixels(self.pixels.scale[segment.lanes], self.pixels.shift[segment.lanes])
-            auxiliary = pixels.apply(stored.flatten(1, 2)).view(stored.shape)
-        return vmap(one)(params, buffers, segment.state, auxiliary)
+            counts = self.table.class_counts[self.table.of_lane[:, None], clients]
+            return self.server.results(self.round, clients, counts, before, after)
 
     def _survey(self, segment: Segment) -> Tensor | None:
         """Mean over every client's samples of what the algorithm asks about the global model, ``[lanes, clients]``."""
@@ -244,7 +190,7 @@ class Engine:
         and the local models' scores where they are examined.
         """
         with self.profile.span(AGGREGATION):
-            shares, weights = self._weights(clients)
+            shares, weights = self.server.weights(clients, self.table.sizes[self.table.of_lane[:, None], clients])
         update, buffers = torch.zeros_like(self.stack.params), self.stack.buffers.clone()
         reports: list[list[dict[str, Tensor]]] = [[] for _ in self.segments]
         examined: list[Evaluation] = []
@@ -282,8 +228,8 @@ class Engine:
             train = train_locally if self.graphs is None else self.graphs.train
             result = train(model, self.data, slots, spec.optimizer, spec.momentum)
             with self.profile.span(AGGREGATION):
-                update = _lane_sums(weights[lanes, places], result.params - slots.params)
-                buffers = _lane_sums(shares[lanes, places], result.buffers - slots.buffers)
+                update = lane_sums(weights[lanes, places], result.params - slots.params)
+                buffers = lane_sums(shares[lanes, places], result.buffers - slots.buffers)
         except (RuntimeError, MemoryError) as error:
             size = (lanes.stop - lanes.start) * (places.stop - places.start)
             if not is_out_of_memory(error) or (size <= self.appetite.slots and not self.appetite.halve()):
@@ -298,17 +244,6 @@ class Engine:
         models = (result.params.clone(), result.buffers.clone()) if examine else None
         reports = [{name: value.clone() for name, value in report.items()} for report in result.reports]
         return [TrainedChunk(chunk, update, buffers, slots.segments, reports, result.client_states, models)]
-
-    def _weights(self, clients: Tensor) -> tuple[Tensor, Tensor]:
-        """Shares by sample count (or equal), and the algorithms' weights made from them: ``[lanes, active]`` each."""
-        sizes = self.table.sizes[self.table.of_lane[:, None], clients].to(self.model.dtype)
-        sizes = torch.where(self.uniform[:, None], 1.0, sizes)
-        shares = sizes / sizes.sum(1, keepdim=True)
-        weights = [
-            vmap(segment.algorithm.weights)(segment.state, clients[segment.lanes], shares[segment.lanes])
-            for segment in self.segments
-        ]
-        return shares, torch.cat(weights)
 
     def _chunks(self, within: Chunk | None = None) -> list[Chunk]:
         """Slots to train together: whole lanes if they fit, else parts of one lane, in pieces of about equal size."""
@@ -367,42 +302,10 @@ class Engine:
         joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return {name: value.view(-1, self.active, *value.shape[1:]) for name, value in joined.items()}
 
-    def _update_server(
-        self, segment: Segment, clients: Tensor, reports: dict[str, Tensor], survey: Tensor | None
-    ) -> None:
-        if not overrides(segment.algorithm, "update_server"):
-            return
-        update = segment.algorithm.update_server
-        axes = (0, 0, 0, None if survey is None else 0)
-        segment.state = vmap(update, in_dims=axes)(segment.state, clients, reports, survey)
-
-    def evaluate(self, params: Tensor, buffers: Tensor) -> Evaluation:
-        """One model per lane on the test split."""
-        return self.examiner.evaluate(params, buffers, range(len(self.lanes)))
-
     def _evaluate_slots(self, chunk: Chunk, models: tuple[Tensor, Tensor]) -> Evaluation:
         per_lane = chunk.places.stop - chunk.places.start
         with self.profile.span(DIAGNOSIS):
             return self.examiner.evaluate(*models, [lane for lane in _range(chunk.lanes) for _ in range(per_lane)])
-
-    def _results(
-        self, clients: Tensor, examined: set[int], before: Evaluation | None, after: Evaluation | None
-    ) -> list[LaneRound]:
-        finite = self.stack.params.isfinite().all(1).tolist()
-        rows = self.examiner.metric_rows(self.stack, self.round)
-        records: list[list[ClientRecord]] = [[] for _ in self.lanes]
-        if before is not None and after is not None:
-            with self.profile.span(DIAGNOSIS):
-                counts = self.table.class_counts[self.table.of_lane[:, None], clients]
-                found = client_records(clients, counts, before, after)
-            records = [records if lane in examined else [] for lane, records in enumerate(found)]
-        results = []
-        for lane, row in enumerate(rows):
-            diverged = not finite[lane] or (row is not None and not np.isfinite(row["loss"]))
-            if row is not None and records[lane] and not diverged:
-                row |= client_scores(records[lane])
-            results.append(LaneRound(self.round, None if diverged else row, records[lane], diverged))
-        return results
 
 
 def _range(piece: slice) -> range:
@@ -415,8 +318,3 @@ def _pieces(whole: slice, largest: int) -> Iterator[slice]:
     count = -(-size // largest)
     edges = [whole.start + size * piece // count for piece in range(count + 1)]
     return (slice(start, stop) for start, stop in pairwise(edges))
-
-
-def _lane_sums(weights: Tensor, values: Tensor) -> Tensor:
-    """Weighted sums over each lane's slots: ``[lanes, slots], [lanes * slots, n] -> [lanes, n]``."""
-    return torch.bmm(weights[:, None], values.view(*weights.shape, values.shape[1])).squeeze(1)

@@ -32,7 +32,9 @@ class Examiner:
 
     def examined(self, round_number: int) -> set[int]:
         """The lanes whose local models are looked at in this round: now and then, and in a lane's last round."""
-        found = set()
+        found: set[int] = set()
+        if not len(self.data.test_targets):
+            return found
         for lane, each in enumerate(self.lanes):
             every = each.spec.diagnose_every
             if every and (round_number % every == 0 or round_number == each.spec.rounds):
@@ -49,7 +51,7 @@ class Examiner:
             if regular or lane in examined or round_number == each.spec.rounds
         ]
         rows: list[dict[str, float] | None] = [None] * len(self.lanes)
-        if not due:
+        if not due or not len(self.data.test_targets):
             return rows
         last = self.evaluate(stack.params[due], stack.buffers[due], due)
         for lane, row in zip(due, scores(last), strict=True):

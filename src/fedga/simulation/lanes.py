@@ -150,16 +150,22 @@ class LaneStack:
         return [{name: tensor.cpu().clone() for name, tensor in state.items()} for state in found]
 
 
-def _first_state(lane: Lane, model: StackedModel) -> LaneState:
+def server_state(lane: Lane, model: StackedModel) -> LaneState:
+    """What the server of a lane has before its first round."""
     params, buffers = model.flatten(lane.model)
     state = {"params": params, "buffers": buffers}
     if lane.spec.server_average:
         state |= {"averaged_params": params, "averaged_buffers": buffers}
     optimizer = ServerOptimizer.create(lane.spec.server, params.new_zeros(1, 1), params[None])
     state |= {"server_first": optimizer.first[0], "server_second": optimizer.second[0]}
-    num_clients = lane.federation.num_clients
-    for name, value in lane.algorithm.server_state(params, num_clients).items():
+    for name, value in lane.algorithm.server_state(params, lane.federation.num_clients).items():
         state[f"server.{name}"] = value
-    for name, value in lane.algorithm.client_state(params).items():
+    return state
+
+
+def _first_state(lane: Lane, model: StackedModel) -> LaneState:
+    """What a lane has before its first round, its clients included."""
+    state, num_clients = dict(server_state(lane, model)), lane.federation.num_clients
+    for name, value in lane.algorithm.client_state(state["params"]).items():
         state[f"client.{name}"] = value.expand(num_clients, *value.shape)
     return state

@@ -78,3 +78,9 @@ def client_scores(records: list[ClientRecord]) -> dict[str, float]:
         "forgetting_rare": drop.rare.nanmean().item(),
         "forgetting_missing": drop.missing.nanmean().item(),
     }
+
+
+def mean_client_ratio(after: Evaluation, lanes: int) -> list[float]:
+    """The EA ratio alone, for clients that do not say how many samples of a class they have: the mean per lane."""
+    ratios = asymmetry.ratio_of(asymmetry.asymmetry_from_means(after.mean_predictions)).view(lanes, -1)
+    return [row[row.isfinite()].mean().item() for row in ratios]

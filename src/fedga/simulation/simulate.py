@@ -17,8 +17,9 @@ from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.spec import SETTINGS, RunSpec
 from fedga.models import ModelBuilder, build_model
 from fedga.simulation.device_data import DeviceData
-from fedga.simulation.engine import Engine, LaneRound
+from fedga.simulation.engine import Engine
 from fedga.simulation.lanes import Lane
+from fedga.simulation.server import LaneRound
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,157 @@
+"""The samples that one party of a real federation holds: a site, or the server.
+
+The classes are agreed by the whole federation beforehand, and a party may hold samples of only some of them. Whatever
+file it brings, its labels become places in that agreed list, so that class 3 is the same class everywhere. A label that
+cannot be placed for certain is refused: a class taken for another would spoil the model of everybody, unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedga.data import cache
+from fedga.data.assemble import Parts, Samples, check_lengths, held_out, index_of_names, join, listed, whole_numbers
+from fedga.data.federation import Dataset
+from fedga.data.files import Progress, reading
+from fedga.data.sources import find_path
+from fedga.data.tables import Options
+from fedga.errors import FedGAError
+
+_NAMED_CLASSES = 20  # an error lists this many of the agreed classes
+
+
+def load_site(
+    path: str | Path,
+    class_names: Sequence[str],
+    *,
+    label_column: str | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """What a site trains on, and what it holds out to see how its classes fare.
+
+    ``path`` is anything that :func:`fedga.data.load_dataset` takes as a path. A text label, or the name of a folder of
+    pictures, is the name of an agreed class. A whole number is what the file's own list of classes calls it, where it
+    has one; else the class of that name, where agreed names are numbers; else the class in that place, from 0.
+
+    The file's own test split is held out, else every fifth sample of each class; it may be empty. A client column is
+    left aside, since it tells clients of a simulation apart and all rows here belong to one site. Columns of features
+    are taken in the order of the file, so all sites have to write them in the same one.
+    """
+    return _load("site", path, class_names, Options(label_column, progress=progress), _site_splits)
+
+
+def load_central(
+    path: str | Path,
+    class_names: Sequence[str],
+    *,
+    label_column: str | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """What the server holds: test samples to evaluate on, training samples for algorithms that need some there.
+
+    Files and labels are read as by :func:`load_site`. Without a split in the file, or with nothing in its training
+    split, the same samples serve for both.
+    """
+    return _load("central", path, class_names, Options(label_column, progress=progress), _central_splits)
+
+
+def _load(
+    kind: str,
+    path: str | Path,
+    class_names: Sequence[str],
+    options: Options,
+    splits: Callable[[Parts], tuple[Samples, Samples]],
+) -> Dataset:
+    agreed = _checked(class_names)
+    path = Path(path).expanduser()
+    with reading(path, "a data set"):
+        path.stat()
+        name, found = find_path(path, options)
+
+    def build() -> Dataset:
+        train, test = splits(_encoded(found.read(), agreed))
+        return join(name, train, test, agreed)
+
+    return cache.remember(name, found.files, (kind, options.label_column, *agreed), build)
+
+
+def _site_splits(parts: Parts) -> tuple[Samples, Samples]:
+    train, test = parts.train, parts.test
+    if test is None:
+        mask = held_out(train.labels)
+        train, test = train.take(~mask), train.take(mask)
+    if not len(train.inputs):
+        raise FedGAError(f"{train.where} has no samples to train on: add some, or move some from its test split")
+    return train, test if len(test.inputs) else train.take(np.arange(0))
+
+
+def _central_splits(parts: Parts) -> tuple[Samples, Samples]:
+    test = parts.train if parts.test is None else parts.test
+    if not len(test.inputs):
+        raise FedGAError(f"{test.where} has no samples to evaluate on: add some, or move some from its training split")
+    return parts.train if len(parts.train.inputs) else test, test
+
+
+def _checked(class_names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(class_names, str) or not class_names or not all(isinstance(name, str) for name in class_names):
+        raise FedGAError(f"the agreed classes are {class_names!r}: give a list of names")
+    names = tuple(class_names)
+    if not all(name.strip() for name in names):
+        raise FedGAError("one of the agreed classes has an empty name: name it")
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    if twice:
+        raise FedGAError(f"the agreed classes name {twice[0]!r} twice: leave one out")
+    return names
+
+
+def _encoded(parts: Parts, agreed: tuple[str, ...]) -> Parts:
+    def encode(samples: Samples) -> Samples:
+        samples = replace(samples, clients=None)
+        check_lengths(samples)
+        if samples.labels.dtype.kind not in "US":
+            samples = replace(samples, labels=_called(samples, parts.class_names, agreed))
+        advice = (
+            f"which is not among the agreed ones ({listed(agreed, _NAMED_CLASSES)}): correct the label, or have the "
+            "federation agree on that class"
+        )
+        return replace(samples, labels=index_of_names(samples, agreed, advice))
+
+    return Parts(encode(parts.train), None if parts.test is None else encode(parts.test), agreed)
+
+
+def _called(samples: Samples, own: tuple[str, ...], agreed: tuple[str, ...]) -> np.ndarray:
+    """Labels that are numbers as the names that they stand for, or as their own digits where they stand for none."""
+    numbers, inverse = np.unique(whole_numbers(samples), return_inverse=True)
+    meant = _meanings(own, agreed, truth=samples.labels.dtype.kind == "b")
+    return np.array([meant.get(number, str(number)) for number in numbers.tolist()], dtype=str)[inverse.reshape(-1)]
+
+
+def _meanings(own: tuple[str, ...], agreed: tuple[str, ...], *, truth: bool) -> Mapping[int, str]:
+    """The name that each number stands for.
+
+    Names are compared by value, since a column of ``01`` or ``1.0`` is read as numbers and one of ``True`` as truth
+    values. A file that calls its classes 0, 1, 2 and so on says nothing by that.
+    """
+    if own and own != tuple(map(str, range(len(own)))):
+        return dict(enumerate(own))
+    words = {name.lower(): name for name in agreed}
+    if truth and {"false", "true"} <= set(words):
+        return {0: words["false"], 1: words["true"]}
+    numbered = {number: name for name in agreed if (number := _number(name)) is not None}
+    return numbered or dict(enumerate(agreed))
+
+
+def _number(name: str) -> int | None:
+    """
+    >>> _number("07"), _number("7.0"), _number("7b"), _number("inf")
+    (7, 7, None, None)
+    """
+    try:
+        value = float(name)
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() else None

@@ -1,0 +1,94 @@
+"""Ends a family of processes: when told to, and when whoever started them is killed.
+
+Flower's programs start others in sessions of their own, and Ray starts more, so neither a process group nor a list of
+children holds them all. What they share is their environment: every process of a family carries the family's mark in
+``FEDGA_FAMILY``. Run as a program (with nothing but the standard library, so that it is there at once), this module
+waits until its parent has closed the pipe to it or is gone, and then ends every process with that mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+VARIABLE = "FEDGA_FAMILY"
+_PATIENCE_S = 4.0  # between asking to end and ending
+_LOOK_EVERY_S = 0.05
+
+
+def members(mark: str) -> set[int]:
+    """The running processes whose mark begins so, and their descendants, some of which overwrite their environment."""
+    marked, parents = _of_proc(mark) if Path("/proc/self/environ").exists() else _of_ps(mark)
+    found = marked
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found = found | more
+    return found - {os.getpid()}
+
+
+def end(mark: str) -> None:
+    """Ask every process with this mark to end, wait a little, and end those that are left."""
+    _send(members(mark), signal.SIGTERM)
+    deadline = time.monotonic() + _PATIENCE_S
+    while (left := members(mark)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+    while left:
+        _send(left, signal.SIGKILL)
+        time.sleep(_LOOK_EVERY_S)
+        left = members(mark)
+
+
+def _send(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _of_proc(mark: str) -> tuple[set[int], dict[int, int]]:
+    wanted, marked, parents = f"{VARIABLE}={mark}".encode(), set(), {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state in "ZX":  # ended, and only not yet noticed by its parent
+                continue
+            parents[int(folder.name)] = int(parent)
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):  # gone meanwhile, or somebody else's
+            continue
+        if any(variable.startswith(wanted) for variable in variables):
+            marked.add(int(folder.name))
+    return marked, parents
+
+
+def _of_ps(mark: str) -> tuple[set[int], dict[int, int]]:
+    listing = subprocess.run(["ps", "axeww", "-o", "pid=,ppid=,stat=,command="], capture_output=True, text=True).stdout
+    marked, parents = set(), {}
+    for line in listing.splitlines():
+        pid, parent, state, command = [*line.split(None, 3), ""][:4]
+        if not state.startswith("Z"):
+            parents[int(pid)] = int(parent)
+            if f" {VARIABLE}={mark}" in command:
+                marked.add(int(pid))
+    return marked, parents
+
+
+def _watch(mark: str) -> None:
+    parent = os.getppid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while os.getppid() == parent:
+        readable, _, _ = select.select([sys.stdin], [], [], 1.0)
+        if readable and not os.read(sys.stdin.fileno(), 1):
+            break
+    end(mark)
+
+
+if __name__ == "__main__":
+    _watch(sys.argv[1])

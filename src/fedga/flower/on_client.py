@@ -1,0 +1,229 @@
+"""The ClientApp: answers the server's questions with the samples that are here.
+
+On Flower's simulation engine a client is a part of a data set that every process can load; at a site it is the file or
+folder that the site's owner named when she started the node, and nothing that a message says changes which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from fedga.algorithms import make_algorithm
+from fedga.data.site import load_site
+from fedga.errors import FedGAError
+from fedga.experiments.prepare import Preparation, choose_device, fitting_model
+from fedga.experiments.spec import RunSpec
+from fedga.flower import wire
+from fedga.flower.kept import Kept
+from fedga.flower.participant import Holding, Look, Participant
+from fedga.flower.site_log import SiteLog
+from fedga.simulation.device_data import DeviceData, Pixels
+from fedga.simulation.stacked import StackedModel
+
+client_app = ClientApp()
+
+
+def introduce(message: Message, context: Context) -> Message:
+    """Tell the server which client this node is: its site, or the number of its partition.
+
+    In an app of your own: ``app.query("introduce")(introduce)``. Clients are then drawn by these numbers, and the same
+    seed draws the same clients whatever ids Flower gives the nodes.
+    """
+    node = context.node_config
+    who: dict[str, Any] = {}
+    if "site" in node:
+        who["site"] = str(node["site"])
+    if "partition-id" in node:
+        who["partition-id"] = int(node["partition-id"])
+    return wire.reply(message, identity=ConfigRecord(who))
+
+
+@client_app.query("introduce")
+def _introduce(message: Message, context: Context) -> Message:
+    answer = introduce(message, context)
+    if _at_site(context):
+        holding = _site_holding(context, wire.config_of(message), {}, standardize=False)
+        identity = answer.content.config_records[wire.IDENTITY]
+        identity["input-shape"] = list(holding.data.dataset.input_shape)
+        identity["pictures"] = holding.data.dataset.train_inputs.dtype == np.uint8
+        if context.node_config.get("report-class-counts", False):
+            identity["class-counts"] = holding.class_counts.tolist()
+    return answer
+
+
+@client_app.query("survey")
+def _survey(message: Message, context: Context) -> Message:
+    participant = _participant(message, context)
+    value = participant.survey(*_model_in(message, participant))
+    return wire.reply(message, report=wire.to_record({"survey": value}))
+
+
+@client_app.train()
+def _train(message: Message, context: Context) -> Message:
+    config, participant = wire.config_of(message), _participant(message, context)
+    device, round_number = participant.holding.places.device, wire.whole(config, "server-round")
+    params, buffers = _model_in(message, participant)
+    received = {name: tensor.to(device) for name, tensor in wire.arrays_of(message.content, wire.RECEIVED).items()}
+    shelf = Kept(_state_folder(context, config), participant.spec.run_id, participant.number)
+    kept = participant.first_kept(params)
+    if kept:
+        kept = {name: tensor.to(device) for name, tensor in (shelf.before(round_number) or kept).items()}
+    trained = participant.train(round_number, params, buffers, received, kept)
+    if trained.kept:
+        shelf.after(round_number, trained.kept)
+    if _at_site(context):
+        before, after = participant.look(params, buffers), participant.look(trained.params, trained.buffers)
+        _tell_owner(context, participant, round_number, before, after)
+    examples = 1 if participant.spec.aggregation == "uniform" else len(participant.holding.places)
+    return wire.reply(
+        message,
+        arrays=wire.to_record(_named(participant.model, trained.params, trained.buffers)),
+        report=wire.to_record(trained.report),
+        metrics=MetricRecord({wire.EXAMPLES: examples}),
+    )
+
+
+@client_app.evaluate()
+def _evaluate(message: Message, context: Context) -> Message:
+    participant = _participant(message, context)
+    look = participant.look(*_model_in(message, participant))
+    metrics = MetricRecord({wire.EXAMPLES: look.samples if look.held_out else 0})
+    if look.held_out:
+        metrics["accuracy"], metrics["loss"] = look.accuracy, look.loss
+    return wire.reply(message, metrics=metrics)
+
+
+def _model_in(message: Message, participant: Participant) -> tuple[Tensor, Tensor]:
+    """The received model as the vectors our network works with."""
+    named = wire.arrays_of(message.content, wire.ARRAYS)
+    model, device = participant.model, participant.holding.places.device
+    for name, shape in (model.params.shapes | model.buffers.shapes).items():
+        if name not in named or named[name].shape != shape:
+            found = tuple(named[name].shape) if name in named else "nothing"
+            raise FedGAError(
+                f"the server sent {found} for {name} of model {participant.spec.model}, which has {tuple(shape)} here: "
+                "use the same version of the model on both sides"
+            )
+    buffers = model.buffers.flatten(named).to(model.dtype)
+    return model.params.flatten(named).to(device), buffers.to(device)
+
+
+def _named(model: StackedModel, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
+    return model.params.views(params) | model.buffers.views(buffers)
+
+
+def _at_site(context: Context) -> bool:
+    return "data" in context.node_config
+
+
+def _participant(message: Message, context: Context) -> Participant:
+    config = wire.config_of(message)
+    spec = RunSpec.from_json(str(config["spec"]))
+    if _at_site(context):
+        pixels = wire.arrays_of(message.content, wire.PIXELS)
+        holding = _site_holding(context, config, pixels, spec.standardize)
+    else:
+        holding = _partition_holding(context, config, spec)
+    dataset = holding.data.dataset
+    network = _network(spec.model, spec.norm, dataset.input_shape, dataset.num_classes, holding.data.device)
+    algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+    return Participant(spec, algorithm, network, holding, wire.whole(config, "client"))
+
+
+@cache
+def _network(
+    name: str, norm: str, input_shape: tuple[int, ...], num_classes: int, device: torch.device
+) -> StackedModel:
+    """Its weights do not matter: those of a round come with the message."""
+    return StackedModel(fitting_model(name, input_shape, num_classes, norm=norm)).to(device)
+
+
+# --- on Flower's simulation engine -----------------------------------------------------------------------------------
+
+
+@cache
+def _preparation(data_dir: str) -> Preparation:
+    """One for all clients that this process will play."""
+    return Preparation([], Path(data_dir) if data_dir else None)
+
+
+_DEVICE_DATA: dict[tuple[int, torch.device], DeviceData] = {}
+
+
+def _partition_holding(context: Context, config: ConfigRecord, spec: RunSpec) -> Holding:
+    preparation = _preparation(str(config.get("data-dir", "")))
+    federation, dataset = preparation.federation(spec), preparation.dataset(spec)
+    device = choose_device(str(config.get("device", "auto")))
+    key = (id(dataset), device)
+    if key not in _DEVICE_DATA:
+        _DEVICE_DATA[key] = DeviceData(dataset, device)
+    data = _DEVICE_DATA[key]
+    places = torch.from_numpy(federation.client(wire.whole(config, "client"))).to(device)
+    return Holding(data, places, data.pixels[spec.standardize])
+
+
+# --- at a site -------------------------------------------------------------------------------------------------------
+
+
+def _site_holding(context: Context, config: ConfigRecord, pixels: Mapping[str, Tensor], standardize: bool) -> Holding:
+    """The site's own samples; a map from samples to inputs that rests on many sites' samples comes from the server."""
+    data = _site_data(
+        str(context.node_config["data"]),
+        tuple(str(name) for name in _listed(config, "classes")),
+        str(context.node_config.get("label-column") or ""),
+        str(context.node_config.get("device", "auto")),
+    )
+    own = data.pixels[False]
+    if standardize:
+        own = Pixels(pixels["scale"], pixels["shift"]).to(data.device)
+        if len(own.scale) != data.train_inputs.shape[1]:
+            raise FedGAError(
+                f"the server standardises {len(own.scale)} channels and the samples here have "
+                f"{data.train_inputs.shape[1]}: prepare them as the other sites do"
+            )
+    return Holding(data, torch.arange(len(data.train_targets), device=data.device), own)
+
+
+@cache
+def _site_data(path: str, classes: tuple[str, ...], label_column: str, device: str) -> DeviceData:
+    return DeviceData(load_site(path, classes, label_column=label_column or None), choose_device(device))
+
+
+def _listed(config: ConfigRecord, name: str) -> list[Any]:
+    value = config.get(name, [])
+    if not isinstance(value, list) or not value:
+        raise FedGAError(f"the server names no {name}: its fedga is older or newer than the one here")
+    return value
+
+
+def _state_folder(context: Context, config: ConfigRecord) -> Path:
+    if _at_site(context):
+        own = Path.home() / ".fedga" / "sites" / str(context.node_config.get("site", "site"))
+        return Path(str(context.node_config.get("state") or own))
+    return Path(str(config["state"]))
+
+
+def _tell_owner(context: Context, participant: Participant, round_number: int, before: Look, after: Look) -> None:
+    """What local training does to the classes of this site, for its owner's eyes alone."""
+    holding = participant.holding
+    lines = SiteLog(_state_folder(context, ConfigRecord())).record(
+        run=participant.spec.run_id,
+        site=str(context.node_config.get("site", f"client {participant.number}")),
+        round_number=round_number,
+        class_names=holding.data.dataset.class_names,
+        class_counts=holding.class_counts.cpu(),
+        before=before.recall,
+        after=after.recall,
+        looked_at=before.confusion.sum(1),
+        held_out=before.held_out,
+    )
+    print("\n".join(lines), flush=True)

@@ -1,0 +1,382 @@
+"""Flower's programs as child processes: started in an environment of our own, read, and ended together.
+
+A run takes two steps. ``superlink`` starts Flower's server on a free port of this machine and ends it, with all it
+started, when the block ends; ``SuperLink.run`` submits an app to it and follows the run to its end::
+
+    arguments = ["--insecure", "--simulation"]
+    with superlink(home, arguments, log=home / "superlink.log") as link:
+        outcome = link.run(app, settings={"rounds": 3}, federation={"num-supernodes": 10}, on_line=print)
+    if not outcome.completed:
+        ...  # outcome.status, outcome.details
+
+``home`` is a folder of the caller's for one federation: Flower keeps its settings there (``FLWR_HOME``), and one
+process at a time works with it. Ctrl-C and every other exception end the children on their way out; if this very
+process is killed, a guard that outlives it does (``guard.py``), and ``family`` waits for what is left of a former one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import socket
+import ssl
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from fedga.errors import FedGAError, needs_extra
+from fedga.files import write_whole
+from fedga.flower import guard
+
+Value = str | int | float | bool
+
+CONNECTION = "fedga"  # the name of our server in Flower's own settings
+_START_WITHIN_S = 90.0
+_LOOPBACK = "127.0.0.1"
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONUNBUFFERED": "1",
+}
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_STARTED = re.compile(r"Successfully started run (\d+)")
+
+
+@dataclass(frozen=True)
+class Family:
+    """Processes that end together; see ``family``."""
+
+    home: Path
+    mark: str
+
+    def environment(self) -> dict[str, str]:
+        """The environment of every member: ours, without telemetry, update checks and installations."""
+        inherited = dict(os.environ)
+        own = {**_QUIET, "FLWR_HOME": str(self.home), guard.VARIABLE: self.mark}
+        own["PATH"] = os.pathsep.join([str(_programs()), inherited.get("PATH", os.defpath)])
+        for name in ("NO_PROXY", "no_proxy"):
+            own[name] = ",".join(filter(None, (inherited.get(name), _LOOPBACK, "localhost")))
+        return inherited | own
+
+    def start(self, program: str, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
+        """Start one of Flower's programs, or a full path; what it says goes to ``log``, or to ``stdout`` to be read.
+
+        It has a session of its own: Ctrl-C in the terminal reaches us and not it.
+        """
+        command = [program if os.path.isabs(program) else str(_programs() / program), *arguments]
+        with contextlib.ExitStack() as stack:
+            out: int | IO[bytes] = subprocess.PIPE
+            if log is not None:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                out = stack.enter_context(open(log, "ab"))
+            return subprocess.Popen(
+                command,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
+            )
+
+
+@contextlib.contextmanager
+def family(home: Path) -> Iterator[Family]:
+    """Processes with this home that all end with the block, or with this process, however it ends.
+
+    A home in which another process works is refused. What a killed one left behind is ended first.
+    """
+    home = home.resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    of_home = hashlib.sha256(str(home).encode()).hexdigest()[:16]
+    mark = f"{of_home}.{secrets.token_hex(8)}"
+    with _alone_in(home):
+        guard.end(f"{of_home}.")
+        watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield Family(home, mark)
+        finally:
+            _dismiss(watcher)
+
+
+def _dismiss(watcher: subprocess.Popen[bytes]) -> None:
+    """Closing its pipe is the word: it ends the family, as it would if we were dead, and then itself."""
+    assert watcher.stdin is not None
+    watcher.stdin.close()
+    while True:
+        try:
+            watcher.wait()
+            return
+        except KeyboardInterrupt:  # once more: the few seconds are needed
+            continue
+
+
+@contextlib.contextmanager
+def _alone_in(home: Path) -> Iterator[None]:
+    import fcntl
+
+    with open(home / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FedGAError(f"another process works in {home}: wait until it has ended, or stop it") from None
+        yield
+
+
+def _programs() -> Path:
+    """The folder with the programs of this Python's packages, which need not be on the PATH."""
+    places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
+    places += [sysconfig.get_path("scripts", scheme) for scheme in sysconfig.get_scheme_names() if "user" in scheme]
+    for place in places:
+        if Path(place, "flower-superlink").exists():
+            return Path(place)
+    raise needs_extra("flwr", "flower", "running on Flower")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    run_id: int
+    status: str  # Flower's word: finished:completed, finished:failed or finished:stopped
+    details: str
+
+    @property
+    def completed(self) -> bool:
+        return self.status == "finished:completed"
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """A running SuperLink of ours; see ``superlink``."""
+
+    family: Family
+    process: subprocess.Popen[str]
+    address: str  # host:port, on this machine
+    log: Path
+
+    def flwr(self, *arguments: str) -> str:
+        """What a command of Flower's says, asked of this SuperLink: ``flwr("supernode", "list")``."""
+        process = self.family.start("flwr", *arguments, CONNECTION)
+        said, _ = process.communicate()
+        if process.returncode:
+            raise FedGAError(f"flwr {' '.join(arguments[:2])} failed: {self._reason(said)}")
+        return plain(said)
+
+    def run(
+        self,
+        app: Path,
+        settings: Mapping[str, Value] | None = None,
+        federation: Mapping[str, Value] | None = None,
+        on_line: Callable[[str], None] = lambda line: None,
+    ) -> Outcome:
+        """Submit the Flower app in a folder and wait until its run has ended; every line it logs goes to ``on_line``.
+
+        ``settings`` override the app's ``[tool.flwr.app.config]``, ``federation`` is what ``--federation-config``
+        takes, both with the names Flower gives them (hyphens). A run that could not be started, or a SuperLink that
+        dies meanwhile, is a ``FedGAError``; a run that fails is an outcome.
+        """
+        arguments = ["run", str(app), CONNECTION, "--stream"]
+        if settings:
+            overrides = write_whole(self.family.home / "settings.toml", as_toml(settings))
+            arguments += ["--run-config", str(overrides)]
+        if federation:
+            arguments += ["--federation-config", as_words(federation)]
+        said: list[str] = []
+        found: list[int] = []
+
+        def take(line: str) -> None:
+            if not found and (match := _STARTED.search(line)):
+                found.append(int(match[1]))
+            said.append(line)
+            on_line(line)
+
+        self._follow(arguments, take)
+        if not found:
+            raise FedGAError(f"Flower did not start the run: {self._reason(os.linesep.join(said))}")
+        return self._until_ended(found[0], len(said), on_line)
+
+    def _until_ended(self, run_id: int, seen: int, on_line: Callable[[str], None]) -> Outcome:
+        """The stream of log lines may break off before the run ends: then it is taken up where it was."""
+        while not (outcome := self.outcome(run_id)).status.startswith("finished"):
+            lines = 0
+
+            def take(line: str) -> None:
+                nonlocal lines, seen
+                lines += 1
+                if lines > seen:
+                    seen = lines
+                    on_line(line)
+
+            self._follow(["log", str(run_id), CONNECTION, "--stream"], take)
+            time.sleep(1)
+        return outcome
+
+    def outcome(self, run_id: int) -> Outcome:
+        """How a run stands."""
+        [run] = self._runs("--run-id", str(run_id))
+        return run
+
+    def stop_unfinished(self) -> list[int]:
+        """Stop the runs of a SuperLink that was killed, which its database still takes for running; their numbers."""
+        left = [run.run_id for run in self._runs() if not run.status.startswith("finished")]
+        for run_id in left:
+            self.flwr("stop", str(run_id))
+        return left
+
+    def _runs(self, *arguments: str) -> list[Outcome]:
+        process = self.family.start("flwr", "list", CONNECTION, *arguments, "--format", "json")
+        said, _ = process.communicate()
+        try:
+            runs = json.loads(said[said.index("{") :])["runs"]
+        except (ValueError, KeyError):
+            raise FedGAError(f"Flower does not say how its runs stand: {self._reason(said)}") from None
+        return [Outcome(int(run["run-id"]), run["status"], run.get("status-details", "")) for run in runs]
+
+    def _follow(self, arguments: Sequence[str], on_line: Callable[[str], None]) -> None:
+        process = self.family.start("flwr", *arguments)
+        assert process.stdout is not None
+        with process:
+            for line in process.stdout:
+                on_line(plain(line.rstrip("\r\n")))
+        self.check()
+
+    def check(self) -> None:
+        """A SuperLink that has died is an error that says where to look."""
+        if self.process.poll() is not None:
+            raise FedGAError(f"Flower's SuperLink ended by itself: {self._reason('')}")
+
+    def _reason(self, said: str) -> str:
+        """The last words of a program, or of the SuperLink's log."""
+        return last_words(said) or f"{last_words(tail(self.log)) or 'it said nothing'} (all of it: {self.log})"
+
+
+@contextlib.contextmanager
+def superlink(
+    home: Path,
+    arguments: Sequence[str],
+    log: Path,
+    ca: Path | None = None,
+) -> Iterator[SuperLink]:
+    """A SuperLink on a free port of 127.0.0.1, ready for runs; it and all it started end with the block.
+
+    ``arguments`` are those of ``flower-superlink`` without host and port. Without ``ca`` it is spoken to in plain
+    text, so ``arguments`` hold ``--insecure``; with the certificate of an authority, over TLS, so ``arguments`` hold
+    the ``--ssl-…`` files, and the server's certificate is made out to 127.0.0.1 among others. ``log`` gets everything
+    the SuperLink and the programs below it say.
+    """
+    with family(home) as members:
+        yield start_superlink(members, arguments, log, ca)
+
+
+def start_superlink(members: Family, arguments: Sequence[str], log: Path, ca: Path | None = None) -> SuperLink:
+    """``superlink`` for a family that has other members, too."""
+    for _ in range(3):  # somebody else may take the free port first
+        port = free_port()
+        process = members.start("flower-superlink", *arguments, "--host", _LOOPBACK, "--port", str(port), log=log)
+        link = SuperLink(members, process, f"{_LOOPBACK}:{port}", log)
+        if _answers(link, ca):
+            _write_settings(members.home, link.address, ca)
+            return link
+    link.check()
+    raise FedGAError(f"Flower's SuperLink does not answer after {_START_WITHIN_S:.0f} s: its log is {log}")
+
+
+def _answers(link: SuperLink, ca: Path | None) -> bool:
+    """Wait for the SuperLink to say that it is well; False if it ended instead."""
+    context = ssl.create_default_context(cafile=str(ca)) if ca else None
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if context is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(*handlers)
+    deadline = time.monotonic() + _START_WITHIN_S
+    while link.process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            opener.open(f"{'https' if ca else 'http'}://{link.address}/health", timeout=5).close()
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _write_settings(home: Path, address: str, ca: Path | None) -> None:
+    """Flower's own settings file, by which its commands find our SuperLink."""
+    safety: dict[str, Value] = {"root-certificates": str(ca.resolve())} if ca else {"insecure": True}
+    connection = as_toml({"address": address, **safety})
+    write_whole(
+        home / "config.toml", f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{connection}'
+    )
+
+
+def free_port() -> int:
+    """A port of this machine's that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def as_toml(values: Mapping[str, Value]) -> str:
+    """Keys and values as lines of TOML.
+
+    >>> print(as_toml({"rounds": 3, "lr": 0.1, "test": True, "out": "my results"}), end="")
+    rounds = 3
+    lr = 0.1
+    test = true
+    out = "my results"
+    """
+    return "".join(f"{key} = {_as_toml_value(value)}\n" for key, value in values.items())
+
+
+def as_words(values: Mapping[str, Value]) -> str:
+    """The same for Flower's command line, which finds the end of a text by its quotation mark.
+
+    >>> print(as_words({"clients": 3, "out": 'my "results"'}))
+    clients=3 out="my \\u0022results\\u0022"
+    """
+    return " ".join(f"{key}={_as_toml_value(value)}" for key, value in values.items())
+
+
+def _as_toml_value(value: Value) -> str:
+    if isinstance(value, str):
+        return '"' + json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022") + '"'
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def plain(text: str) -> str:
+    """Without the colours of a terminal."""
+    return _COLOURS.sub("", text)
+
+
+def last_words(text: str) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in plain(text).splitlines() if line.strip(" \t│╰╯╭╮─")]
+    return lines[-1] if lines else ""
+
+
+def tail(path: Path) -> str:
+    """The end of a file, as far as it can be read."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 20_000))
+        return file.read().decode("utf-8", errors="replace")
+    return ""

@@ -1,0 +1,108 @@
+"""`fedga run --engine flower`: the runs of a command on Flower's simulation engine, which trains clients with Ray.
+
+Ray is started on this machine, or, where ``RAY_ADDRESS`` names a cluster, that one is used; its machines must reach the
+data and the results folder by the same paths.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
+from pathlib import Path
+
+import torch
+
+from fedga.errors import FedGAError
+from fedga.experiments.spec import RunSpec
+from fedga.experiments.sweep import Interrupted, Observer
+from fedga.flower import require_flower
+from fedga.flower.app_template import Section, write_app
+from fedga.flower.events import EventReader
+from fedga.flower.processes import Outcome, SuperLink, Value, superlink
+
+LOOK_EVERY_S = 0.2
+LOG = "flower.log"
+
+
+def run_on_flower(
+    specs: Sequence[RunSpec],
+    folder: Path,
+    num_clients: int,
+    *,
+    axes: Sequence[str] = (),
+    data_dir: Path | None = None,
+    device: torch.device,
+    observer: Observer,
+) -> None:
+    """Train what the folder does not have yet; what Flower and Ray say goes to ``flower.log`` there.
+
+    Raises `Interrupted` when the observer asks to stop, after the round that is under way.
+    """
+    require_flower()
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder.resolve() / LOG
+    with tempfile.TemporaryDirectory(prefix="fedga-") as name:
+        home = Path(name)
+        events, stop = home / "events.jsonl", home / "stop"
+        plan = {
+            "specs": [spec.to_json() for spec in specs],
+            "axes": list(axes),
+            "out": str(folder.resolve()),
+            "data_dir": str(Path(data_dir).expanduser().resolve()) if data_dir else os.environ.get("FEDGA_DATA", ""),
+            "device": device.type if device.index is None else "cuda",
+            "events": str(events),
+            "stop": str(stop),
+        }
+        (home / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+        app = home / "app"
+        settings = Section("The runs of a command that waits for them.", {"plan": str(home / "plan.json")})
+        write_app(app, "fedga-run", "fedga run --engine flower", [settings], "")
+        reader = EventReader(events, specs, observer)
+        with superlink(home / "flower", ["--insecure", "--simulation"], log) as link:
+            outcome = _wait(link, app, _resources(num_clients, device), reader, stop, log)
+        if stop.exists():
+            raise Interrupted
+        if not outcome.completed:
+            raise FedGAError(f"{_sentence(outcome)} (what Flower said is in {log})")
+
+
+def _resources(num_clients: int, device: torch.device) -> dict[str, Value]:
+    """A core for every client that trains; on a GPU they share it, one per core."""
+    resources: dict[str, Value] = {"num-supernodes": num_clients, "client-resources-num-cpus": 1}
+    if device.type == "cuda":
+        share = torch.cuda.device_count() / max(1, os.cpu_count() or 1)
+        resources["client-resources-num-gpus"] = min(1.0, round(share, 3))
+    return resources
+
+
+def _wait(
+    link: SuperLink, app: Path, resources: dict[str, Value], reader: EventReader, stop: Path, log: Path
+) -> Outcome:
+    with log.open("a", encoding="utf-8") as said, ThreadPoolExecutor(1) as pool:
+
+        def note(line: str) -> None:
+            said.write(line + "\n")
+
+        running = pool.submit(link.run, app, None, resources, note)
+        while True:
+            try:
+                outcome = running.result(timeout=LOOK_EVERY_S)
+            except StillRunning:
+                reader.look()
+                if reader.observer.should_stop():
+                    stop.touch()
+                continue
+            reader.look()
+            return outcome
+
+
+def _sentence(outcome: Outcome) -> str:
+    """The run's own error, without Flower's introduction."""
+    for words in ("Simulation failed with exception: ", "ServerApp failed with exception: "):
+        if words in outcome.details:
+            return outcome.details.split(words, 1)[1].strip()
+    return f"the run on Flower ended as {outcome.status}: {outcome.details or 'it said no more'}"

@@ -1,0 +1,71 @@
+"""What crosses the wire: the records of every message, written and read in one place.
+
+To a client:  ``arrays`` the model by name (as ``state_dict``), ``received`` what the algorithm declares as downloads,
+``config`` round, settings and who is meant, ``pixels`` how samples become inputs (in a federation of real sites).
+From a client: ``arrays`` its model, ``report`` what the algorithm declares as uploads, ``metrics`` its sample count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from torch import Tensor
+
+ARRAYS, RECEIVED, PIXELS, CONFIG = "arrays", "received", "pixels", "config"
+REPORT, METRICS, IDENTITY = "report", "metrics", "identity"
+
+TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
+INTRODUCE, SURVEY = f"{MessageType.QUERY}.introduce", f"{MessageType.QUERY}.survey"
+
+EXAMPLES = "num-examples"  # the name Flower's own strategies give to the weight of a client
+
+
+def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Named tensors as they travel; one without axes goes as one with a single entry."""
+    return ArrayRecord({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+
+
+def from_record(record: ArrayRecord) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+
+def arrays_of(content: RecordDict, name: str) -> dict[str, Tensor]:
+    """A record of arrays, or nothing where the message has none of that name."""
+    return from_record(content.array_records[name]) if name in content.array_records else {}
+
+
+def config_of(message: Message) -> ConfigRecord:
+    return message.content.config_records.get(CONFIG, ConfigRecord())
+
+
+def whole(config: ConfigRecord, name: str) -> int:
+    """A whole number that every message of ours has."""
+    value = config[name]
+    if not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r} where a whole number belongs")
+    return value
+
+
+def metrics_of(message: Message) -> MetricRecord:
+    return message.content.metric_records.get(METRICS, MetricRecord())
+
+
+def number(metrics: MetricRecord, name: str) -> float:
+    value = metrics[name]
+    if isinstance(value, list):
+        raise TypeError(f"{name} is a list where a number belongs")
+    return float(value)
+
+
+def mean(rows: Sequence[MetricRecord], name: str) -> float:
+    """Over clients, each weighted by its samples."""
+    weights = [number(row, EXAMPLES) for row in rows]
+    total = sum(weight * number(row, name) for weight, row in zip(weights, rows, strict=True))
+    return total / sum(weights)
+
+
+def reply(message: Message, **records: ArrayRecord | MetricRecord | ConfigRecord | None) -> Message:
+    """An answer with the records that are there; no empty ones."""
+    return Message(RecordDict({name: record for name, record in records.items() if record}), reply_to=message)

@@ -1,0 +1,306 @@
+"""A federation of sites that read their own files, through messages: what is told, who may be away, how it goes on."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+
+from fedga.data import load_dataset, make_federation
+from fedga.errors import FedGAError
+from fedga.experiments.saved import model_path
+from fedga.experiments.spec import RunSpec
+from fedga.experiments.store import Store
+from fedga.flower import client_app, remote, roster, site_log, wire
+from fedga.flower.on_server import server_app
+from tests.flower.loopback import Loopback
+from tests.flower.runs import assert_equal_models, on_engine
+
+SITES = ("north", "south", "west")
+CLASSES = tuple(map(str, range(10)))
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "TRY_AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(roster, "LOOK_EVERY_S", 0.01)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """digits dealt out to three sites, a CSV file each; the server's file has the test split; whole.csv has all."""
+    folder = tmp_path_factory.mktemp("files")
+    dataset = load_dataset("digits")
+    federation = make_federation(dataset, clients=3, seed=0, alpha=1.0)
+    parts = {name: federation.client(client) for client, name in enumerate(SITES)}
+    whole: list[list[Any]] = []
+    for name, places in parts.items():
+        rows = _rows(dataset.train_inputs[places], dataset.train_targets[places], "train")
+        _write(folder / f"{name}.csv", rows)
+        whole += [[*row, name] for row in rows]
+    test = _rows(dataset.test_inputs, dataset.test_targets, "test")
+    _write(folder / "server.csv", test)
+    _write(folder / "whole.csv", [*whole, *([*row, "north"] for row in test)], "client")
+    return folder
+
+
+def _rows(inputs: np.ndarray, labels: np.ndarray, split: str) -> list[list[Any]]:
+    pixels = inputs.reshape(len(inputs), -1) / 16
+    return [[*row, label, split] for row, label in zip(pixels.tolist(), labels.tolist(), strict=True)]
+
+
+def _write(path: Path, rows: list[list[Any]], *more: str) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(f"pixel{place}" for place in range(64)), "label", "split", *more])
+        writer.writerows(rows)
+
+
+class Federation:
+    """The three sites, and a server that may be started again."""
+
+    def __init__(self, files: Path, folder: Path) -> None:
+        self.files, self.folder = files, folder
+        nodes = [{"site": name, "data": str(files / f"{name}.csv"), "state": str(folder / name)} for name in SITES]
+        self.grid = Loopback(client_app, nodes)
+
+    def run(self, **settings: Any) -> None:
+        config = {
+            **{"sites": ",".join(SITES), "classes": ",".join(CLASSES), "server-data": str(self.files / "server.csv")},
+            **{"out": str(self.folder / "results"), "name": "three", "wait-for-sites": 0.2, "device": "cpu"},
+            **{"algorithm": "fedga", "rounds": 3, "batch-size": 16, "local-epochs": 1, "diagnose-every": 1},
+            **{name.replace("_", "-"): value for name, value in settings.items()},
+        }
+        config = {name: value for name, value in config.items() if value is not None}
+        server_app(self.grid, Context(1, 1, {}, RecordDict(), config))
+
+    def results(self) -> list[dict[str, Any]]:
+        with Store(self.folder / "results") as store, store.results() as table:
+            return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+    def last(self) -> Mapping[str, float | None]:
+        with Store(self.folder / "results") as store:
+            return store.summaries()[0].last
+
+    def tell(self, place: int, **config: Any) -> None:
+        context = self.grid.contexts[self.grid.node(place)]
+        context.node_config |= {name.replace("_", "-"): value for name, value in config.items()}
+
+    def trained(self) -> list[tuple[Message, Message]]:
+        return [pair for pair in self.grid.seen if pair[0].metadata.message_type == wire.TRAIN]
+
+
+@pytest.fixture
+def federation(files: Path, tmp_path: Path) -> Federation:
+    return Federation(files, tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedga", "scaffold", "climb"])
+def test_sites_give_the_model_of_the_engine_on_the_same_partition(
+    algorithm: str, federation: Federation, files: Path, tmp_path: Path
+) -> None:
+    federation.run(algorithm=algorithm)
+    [spec] = _specs(federation.folder / "results")
+    whole = {"dataset": str(files / "whole.csv"), "client_column": "client"}
+    same = RunSpec(**{**_settings(spec), **whole})
+    on_engine([same], tmp_path / "engine")
+    assert_equal_models(model_path(tmp_path / "engine", same), model_path(federation.folder / "results", spec))
+
+
+def _settings(spec: RunSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in RunSpec.__dataclass_fields__}
+
+
+def _specs(folder: Path) -> list[RunSpec]:
+    with Store(folder) as store:
+        return [run.spec for run in store.runs()]
+
+
+def test_class_counts_stay_at_the_site_unless_its_owner_says_so(federation: Federation) -> None:
+    federation.run()
+    identities = [
+        answer.content for asked, answer in federation.grid.seen if "introduce" in asked.metadata.message_type
+    ]
+    assert [set(identity[wire.IDENTITY]) for identity in identities] == [{"site", "input-shape", "pictures"}] * 3
+    with Store(federation.folder / "results") as store:
+        assert store.partitions() == []
+        assert store.client_rounds(_specs(federation.folder / "results")[0].run_id) == []
+    last = federation.last()
+    assert (last["client_ea_ratio"] or 0) > 1
+    assert last["forgetting_missing"] is None
+
+
+def test_class_counts_that_are_told_reach_the_report(federation: Federation) -> None:
+    for place in range(3):
+        federation.tell(place, report_class_counts=True)
+    federation.run()
+    with Store(federation.folder / "results") as store:
+        [partition] = store.partitions()
+        dataset = load_dataset("digits")
+        expected = make_federation(dataset, clients=3, seed=0, alpha=1.0).class_counts
+        np.testing.assert_array_equal(partition.class_counts, expected)
+        assert len(store.client_rounds(store.runs()[0].run_id)) == 3
+    assert federation.last()["forgetting_rare"] is not None
+
+
+def test_the_owner_of_a_site_sees_her_classes(federation: Federation, capfd: pytest.CaptureFixture[str]) -> None:
+    federation.run()
+    rows = site_log.read(federation.folder / "north")
+    assert {row.round for row in rows} == {1, 2, 3}
+    assert {row.name for row in rows} == set(CLASSES)
+    assert "site north, round 3" in capfd.readouterr().out
+
+
+def test_no_message_chooses_what_a_site_reads(federation: Federation) -> None:
+    federation.run()
+    for asked, _ in federation.grid.seen:
+        for record in asked.content.config_records.values():
+            assert {"data", "data-dir", "state"}.isdisjoint(record)
+
+
+def test_without_samples_on_the_server_the_sites_evaluate(federation: Federation, files: Path, tmp_path: Path) -> None:
+    for place, name in enumerate(SITES):  # without a split column every fifth sample is held out
+        lines = (files / f"{name}.csv").read_text().splitlines()
+        own = tmp_path / f"{name}-unsplit.csv"
+        own.write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
+        federation.tell(place, data=str(own))
+    federation.run(server_data=None, rounds=4)
+    rows = federation.results()
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+    assert rows[-1]["accuracy"] > 0.5
+    assert rows[-1]["macro_f1"] is None
+
+
+def test_a_site_that_is_away_is_passed_over_and_comes_back(federation: Federation) -> None:
+    away = federation.grid.node(1)
+
+    def leave_for_round_two(message: Message) -> str | None:
+        number = message.content.config_records[wire.CONFIG].get("server-round")
+        if message.metadata.message_type == wire.TRAIN:
+            federation.grid.away = {away} if number == 1 else set()
+        return None
+
+    federation.grid.failing = leave_for_round_two
+    federation.run(rounds=4, min_replies=1)
+    by_round: dict[int, set[int]] = {}
+    for asked, _ in federation.trained():
+        config = asked.content.config_records[wire.CONFIG]
+        by_round.setdefault(int(config["server-round"]), set()).add(int(config["client"]))
+    assert by_round[4] == {0, 1, 2}
+    assert any(clients == {0, 2} for clients in by_round.values())
+    assert federation.results()[-1]["round"] == 4
+
+
+def test_a_site_that_fails_does_not_stop_the_run(federation: Federation, capfd: pytest.CaptureFixture[str]) -> None:
+    broken = federation.grid.node(2)
+    federation.grid.failing = lambda message: (
+        "disk on fire" if message.metadata.dst_node_id == broken and wire.ARRAYS in message.content else None
+    )
+    federation.run()
+    assert federation.results()[-1]["round"] == 3
+    said = capfd.readouterr().out
+    assert "site west failed in round 1: disk on fire" in said
+    assert "round 1 goes on without site west" in said
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda arrays: {name: tensor * float("nan") for name, tensor in arrays.items()}, "not finite"),
+        (lambda arrays: {name: tensor[:1] for name, tensor in arrays.items()}, "use the same model"),
+        (lambda arrays: {}, "no entry for"),
+    ],
+)
+def test_a_spoilt_reply_is_left_out(
+    spoil: Any, why: str, federation: Federation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    deliver, bad = federation.grid._deliver, federation.grid.node(0)
+
+    def spoiling(message: Message) -> Message | None:
+        reply = deliver(message)
+        if reply is not None and reply.metadata.src_node_id == bad and wire.ARRAYS in reply.content:
+            reply.content[wire.ARRAYS] = wire.to_record(spoil(wire.arrays_of(reply.content, wire.ARRAYS)))
+        return reply
+
+    federation.grid._deliver = spoiling  # type: ignore[method-assign]
+    federation.run(rounds=2)
+    said = capfd.readouterr().out
+    assert "the reply of site north is left out of round 2" in said
+    assert why in said
+    assert 0 < federation.results()[-1]["accuracy"] <= 1
+
+
+@pytest.mark.parametrize("algorithm", ["fedga", "scaffold"])
+def test_a_killed_server_goes_on_after_its_last_round(algorithm: str, files: Path, tmp_path: Path) -> None:
+    undisturbed = Federation(files, tmp_path / "undisturbed")
+    undisturbed.run(algorithm=algorithm, rounds=4, server="momentum", server_average=0.5)
+    killed = Federation(files, tmp_path / "killed")
+
+    class Killed(BaseException):
+        pass
+
+    def kill_in_round_three(message: Message) -> str | None:
+        number = message.content.config_records[wire.CONFIG].get("server-round")
+        if number == 3 and message.metadata.dst_node_id == killed.grid.node(2):
+            raise Killed  # two sites have trained already
+        return None
+
+    killed.grid.failing = kill_in_round_three
+    with pytest.raises(Killed):
+        killed.run(algorithm=algorithm, rounds=4, server="momentum", server_average=0.5)
+    before = len(killed.trained())
+    killed.grid.failing = lambda message: None
+    killed.run(algorithm=algorithm, rounds=4, server="momentum", server_average=0.5)
+    again = [asked.content.config_records[wire.CONFIG]["server-round"] for asked, _ in killed.trained()[before:]]
+    assert again == [3, 3, 3, 4, 4, 4]
+    for row, same in zip(undisturbed.results(), killed.results(), strict=True):
+        assert row == same
+
+
+def test_a_stranger_is_left_out(files: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    federation = Federation(files, tmp_path)
+    nodes = [context.node_config for context in federation.grid.contexts.values()]
+    federation.grid = Loopback(client_app, [*nodes, {**nodes[0], "site": "east"}, {**nodes[0]}])
+    federation.run(rounds=1)
+    said = capfd.readouterr().out
+    assert "a node says it is site east, which is none of this federation's" in said
+    assert "two nodes say they are site north" in said
+    assert len(federation.trained()) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"sites": "north,south,west,east"}, "3 of 4 clients came within 0.2 seconds, site east did not"),
+        ({"sites": "north,,west"}, "sites = 'north,,west' has an empty entry"),
+        ({"classes": "0,1,1"}, "classes = '0,1,1' has '1' twice"),
+        ({"classes": "0"}, "classes names fewer than two"),
+        ({"active": 5}, "active = 5 is more than the 3 sites"),
+        ({"algoritm": "fedga"}, "unknown setting of the app 'algoritm'"),
+        ({"server_data": "", "standardize": True}, "standardize needs samples on the server"),
+        ({"algorithm": "fedg"}, "unknown algorithm 'fedg'"),
+        ({"model": "lenet"}, "model lenet"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], sentence: str, federation: Federation) -> None:
+    with pytest.raises(FedGAError, match=sentence.replace("(", r"\(")):
+        federation.run(**settings)
+
+
+def test_sites_of_different_shape_are_refused(federation: Federation, tmp_path: Path) -> None:
+    (tmp_path / "odd.csv").write_text("a,b,label\n" + "1,2,3\n" * 10)
+    federation.tell(1, data=str(tmp_path / "odd.csv"))
+    with pytest.raises(FedGAError, match=r"samples of site south have shape 2 and the server's .* 64"):
+        federation.run()
+
+
+def test_standardised_inputs_come_from_the_server(federation: Federation) -> None:
+    federation.run(standardize=True, rounds=1)
+    [(asked, _), *_] = federation.trained()
+    pixels: ArrayRecord = asked.content.array_records[wire.PIXELS]
+    assert {name: array.shape for name, array in pixels.items()} == {"scale": (64,), "shift": (64,)}

@@ -1,0 +1,176 @@
+"""The strategy in other people's apps: the example of the quick start, checkpoints, what clients must send."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from fedga.errors import FedGAError
+from fedga.flower import AlgorithmStrategy, introduce, wire
+from fedga.flower import roster as rosters
+from tests.flower.loopback import Loopback
+from tests.flower.runs import partitions
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-quickstart"
+CLIENTS = 6
+
+
+def make_app(*, introduces: bool = True) -> ClientApp:
+    """Clients of somebody else's: each adds its number to every weight, and says how much that was."""
+    app = ClientApp()
+    if introduces:
+        app.query("introduce")(introduce)
+
+    @app.train()
+    def fit(message: Message, context: Context) -> Message:
+        step = message.content["config"]["step"] * (1 + context.node_config["partition-id"])
+        arrays = {name: tensor + step for name, tensor in wire.arrays_of(message.content, "arrays").items()}
+        metrics = MetricRecord({"num-examples": 1 + context.node_config["partition-id"], "step": float(step)})
+        return Message(RecordDict({"arrays": wire.to_record(arrays), "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def look(message: Message, context: Context) -> Message:
+        mean = torch.cat([each.flatten() for each in wire.arrays_of(message.content, "arrays").values()]).mean()
+        metrics = MetricRecord({"num-examples": 1, "mean": mean.item()})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def start(strategy: AlgorithmStrategy, grid: Loopback, rounds: int = 3, **more: Any) -> Any:
+    return strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord({"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}),
+        train_config=ConfigRecord({"step": 1}),
+        num_rounds=rounds,
+        **more,
+    )
+
+
+def model() -> nn.Module:
+    return nn.Linear(3, 2)
+
+
+def test_all_clients_in_plain_averaging_give_flowers_own_weighted_mean() -> None:
+    grid = Loopback(make_app(), partitions(CLIENTS))
+    result = start(AlgorithmStrategy(model(), "fedavg", clients=CLIENTS), grid, rounds=1)
+    weights = range(1, CLIENTS + 1)
+    mean = sum(weight * weight for weight in weights) / sum(weights)
+    for tensor in result.arrays.to_torch_state_dict().values():
+        torch.testing.assert_close(tensor, torch.full_like(tensor, mean))
+    assert result.train_metrics_clientapp[1]["step"] == pytest.approx(mean)
+    assert result.evaluate_metrics_clientapp[1]["mean"] == pytest.approx(mean, rel=1e-5)
+
+
+def drawn(grid: Loopback) -> list[int]:
+    kinds = [(asked.metadata.message_type, asked.metadata.dst_node_id) for asked, _ in grid.seen]
+    return [list(grid.contexts).index(node) for kind, node in kinds if kind == wire.TRAIN]
+
+
+def test_the_same_seed_draws_the_same_clients_whatever_their_ids() -> None:
+    chosen = []
+    for nodes in (partitions(CLIENTS), partitions(CLIENTS)[::-1]):
+        grid = Loopback(make_app(), nodes)
+        start(AlgorithmStrategy(model(), clients=CLIENTS, active=2, seed=4), grid)
+        chosen.append([nodes[place]["partition-id"] for place in drawn(grid)])
+    assert chosen[0] == chosen[1]
+    assert len(chosen[0]) == 6
+
+
+def test_clients_that_do_not_introduce_themselves_work_and_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    grid = Loopback(make_app(introduces=False), partitions(CLIENTS))
+    logger = "flwr"
+    with caplog.at_level("INFO", logger):
+        import logging
+
+        logging.getLogger(logger).propagate = True
+        try:
+            result = start(AlgorithmStrategy(model(), clients=CLIENTS, active=2), grid)
+        finally:
+            logging.getLogger(logger).propagate = False
+    assert len(drawn(grid)) == 6
+    assert result.arrays
+    assert 'app.query("introduce")(fedga.flower.introduce)' in caplog.text
+
+
+@pytest.mark.parametrize("server", ["sgd", "momentum", "adam", "yogi"])
+def test_a_checkpoint_continues_as_if_nothing_had_happened(server: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"clients": CLIENTS, "active": 2, "server": server, "server_average": 0.3}
+    whole = AlgorithmStrategy(model(), "fedga", **settings)
+    expected = start(whole, Loopback(make_app(), partitions(CLIENTS)), rounds=4)
+    path = tmp_path / "run.safetensors"
+    start(
+        AlgorithmStrategy(model(), "fedga", checkpoint=path, **settings),
+        Loopback(make_app(), partitions(CLIENTS)),
+        rounds=2,
+    )
+    again = AlgorithmStrategy(model(), "fedga", checkpoint=path, **settings)
+    seen: list[int] = []
+
+    def evaluate(number: int, arrays: ArrayRecord) -> None:
+        seen.append(number)
+
+    result = start(again, Loopback(make_app(), partitions(CLIENTS)), rounds=4, evaluate_fn=evaluate)
+    assert seen == [2, 3, 4]
+    assert list(result.train_metrics_clientapp) == [3, 4]
+    for name, tensor in expected.arrays.to_torch_state_dict().items():
+        torch.testing.assert_close(result.arrays.to_torch_state_dict()[name], tensor)
+    first, second = whole.averaged_arrays, again.averaged_arrays
+    assert first is not None
+    assert second is not None
+    for name, tensor in first.to_torch_state_dict().items():
+        torch.testing.assert_close(second.to_torch_state_dict()[name], tensor)
+
+
+def test_counters_of_batch_norm_travel_for_clients_that_load_strictly() -> None:
+    network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    strategy = AlgorithmStrategy(network, clients=CLIENTS)
+    record = strategy.engine.arrays
+    network.load_state_dict(record.to_torch_state_dict())
+    assert list(record) == list(network.state_dict())
+
+
+def test_missing_clients_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rosters, "LOOK_EVERY_S", 0.01)
+    strategy = AlgorithmStrategy(model(), clients=CLIENTS + 1, wait_for_clients=0.1)
+    with pytest.raises(FedGAError, match=r"6 of 7 clients came within 0\.1 seconds"):
+        start(strategy, Loopback(make_app(), partitions(CLIENTS)))
+
+
+def test_an_algorithm_with_samples_on_the_server_is_refused() -> None:
+    with pytest.raises(FedGAError, match="fedrl needs samples on the server"):
+        AlgorithmStrategy(model(), "fedrl", clients=CLIENTS)
+
+
+def test_a_client_that_reports_less_than_declared_is_left_out() -> None:
+    strategy = AlgorithmStrategy(model(), "scaffold", clients=CLIENTS)
+    result = start(strategy, Loopback(make_app(), partitions(CLIENTS)), rounds=1)
+    assert strategy.engine.round == 0
+    assert not result.train_metrics_clientapp
+
+
+def test_the_quick_start_example_learns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "quickstart"]:
+        monkeypatch.delitem(sys.modules, name)
+    import tomllib
+
+    from quickstart import client_app, server_app  # type: ignore[import-not-found]
+
+    config = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    grid = Loopback(client_app.app, partitions(config["clients"]))
+    for context in grid.contexts.values():
+        context.run_config = config
+    torch.manual_seed(0)
+    server_app.app(grid, Context(1, 1, {}, RecordDict(), config))
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round")]
+    accuracies = [float(line.rpartition(" ")[2]) for line in said]
+    assert len(accuracies) == config["num-server-rounds"] + 1
+    assert accuracies[-1] > accuracies[0] + 0.2
