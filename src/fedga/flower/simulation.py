@@ -82,7 +82,7 @@ def _resources(num_clients: int, device: torch.device) -> dict[str, Value]:
 def _wait(
     link: SuperLink, app: Path, resources: dict[str, Value], reader: EventReader, stop: Path, log: Path
 ) -> Outcome:
-    with log.open("a", encoding="utf-8") as said, ThreadPoolExecutor(1) as pool:
+    with log.open("a", encoding="utf-8", buffering=1) as said, ThreadPoolExecutor(1) as pool:
 
         def note(line: str) -> None:
             said.write(line + "\n")
