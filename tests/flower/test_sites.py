@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,10 @@ from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.flower import client_app, remote, roster, site_log, wire
 from fedga.flower.on_server import server_app
+from fedga.report.page.payload import pack
+from fedga.report.page.repeat import repeat
+from fedga.report.page.study import read_study
+from tests.cli.program import done
 from tests.flower.loopback import Loopback
 from tests.flower.runs import assert_equal_models, on_engine
 
@@ -144,6 +151,7 @@ def test_class_counts_that_are_told_reach_the_report(federation: Federation) -> 
         dataset = load_dataset("digits")
         expected = make_federation(dataset, clients=3, seed=0, alpha=1.0).class_counts
         np.testing.assert_array_equal(partition.class_counts, expected)
+        assert partition.client_names == SITES
         assert len(store.client_rounds(store.runs()[0].run_id)) == 3
     assert federation.last()["forgetting_rare"] is not None
 
@@ -304,3 +312,20 @@ def test_standardised_inputs_come_from_the_server(federation: Federation) -> Non
     [(asked, _), *_] = federation.trained()
     pixels: ArrayRecord = asked.content.array_records[wire.PIXELS]
     assert {name: array.shape for name, array in pixels.items()} == {"scale": (64,), "shift": (64,)}
+
+
+def test_the_report_calls_sites_by_their_names(federation: Federation) -> None:
+    for place in range(3):
+        federation.tell(place, report_class_counts=True)
+    federation.run(algorithm="fedavg,fedga")
+    folder = federation.folder / "results"
+    study = read_study(folder)
+    assert study.labels == {"sites/three": "three"}
+    assert study.client_names("sites/three") == SITES
+    assert repeat(study).commands == (
+        "fedga flower serve DIR  # the folder of the federation's server, while its sites take part",
+    )
+    told = json.loads(gzip.decompress(base64.b64decode(pack(study).charts)))
+    assert [shown["names"] for shown in told["maps"]] == [list(SITES)]
+    assert {name for look in told["looks"] for name in look["clients"]} == set(SITES)
+    done("report", folder)

@@ -51,7 +51,7 @@ def _common(
 @cache
 def _program() -> Any:
     """The commands, which live in modules of their own, loaded once."""
-    from fedga.cli import data, inspect, paper, report, run, tune
+    from fedga.cli import data, flower, inspect, paper, report, run, tune
 
     app.command("run")(run.command)
     app.command("paper")(paper.paper)
@@ -62,6 +62,7 @@ def _program() -> Any:
     app.command("evaluate")(inspect.evaluate_model)
     app.command("algorithms")(inspect.algorithms)
     app.add_typer(data.app, name="data")
+    app.add_typer(flower.app, name="flower")
     return get_command(app)
 
 

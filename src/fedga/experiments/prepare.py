@@ -113,7 +113,8 @@ class Preparation:
             federation = self.federation(spec)
             names, counts = federation.dataset.class_names, federation.class_counts[:CLIENTS_KEPT]
             place = (spec.dataset, spec.partition, spec.alpha, federation.num_clients, spec.seed)
-            kept.append(Partition(*place, names, counts))
+            called = federation.dataset.client_names[:CLIENTS_KEPT] if spec.partition == "natural" else ()
+            kept.append(Partition(*place, names, counts, called))
         return kept
 
     def lane(self, spec: RunSpec) -> Lane:

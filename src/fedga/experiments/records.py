@@ -93,6 +93,7 @@ class Partition:
     seed: int
     class_names: tuple[str, ...]
     class_counts: np.ndarray  # int64 [clients, classes], of the first clients where there are very many
+    client_names: tuple[str, ...] = ()  # of those clients, where they have names
 
     @property
     def key(self) -> str:
@@ -102,15 +103,19 @@ class Partition:
     def pack(self) -> bytes:
         buffer = io.BytesIO()
         names = np.array(self.class_names, dtype=np.str_)
-        np.savez_compressed(buffer, allow_pickle=False, class_names=names, class_counts=self.class_counts)
+        arrays = {"class_names": names, "class_counts": self.class_counts}
+        if self.client_names:
+            arrays["client_names"] = np.array(self.client_names, dtype=np.str_)
+        np.savez_compressed(buffer, allow_pickle=False, **arrays)
         return buffer.getvalue()
 
     @classmethod
     def unpack(cls, key: str, packed: bytes) -> Partition:
         with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
             names, counts = tuple(map(str, arrays["class_names"])), arrays["class_counts"]
+            clients_called = tuple(map(str, arrays["client_names"])) if "client_names" in arrays else ()
         dataset, partition, alpha, clients, seed = json.loads(key)
-        return cls(dataset, partition, alpha, clients, seed, names, counts)
+        return cls(dataset, partition, alpha, clients, seed, names, counts, clients_called)
 
 
 @dataclass(frozen=True)

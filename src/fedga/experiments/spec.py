@@ -30,6 +30,8 @@ PRECISIONS = ("float32", "tf32")
 # Settings that came after the first runs were stored, at the value those runs had: a run keeps its id.
 _LATER = {"precision": "float32"}
 
+SITES = "sites/"  # before the name of a federation, where a data set would be named: its samples lie at its sites
+
 _COUNT = Number(whole=True, least=1)
 _RATE = Number(above=0)
 _AMOUNT = Number(least=0)

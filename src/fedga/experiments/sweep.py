@@ -91,7 +91,7 @@ class Way:
 
     trainer: TrainerMaker = Engine
     together: int | None = None  # runs in a group; None: what suits the device
-    commit_every_s: float = COMMIT_EVERY_S
+    commit_every_s: float | None = None  # None: COMMIT_EVERY_S
 
 
 @dataclass
@@ -187,7 +187,8 @@ class _GroupRun:
         way: Way,
     ) -> None:
         self.group, self.store, self.preparation, self.observer = group, store, preparation, observer
-        self.profile, self.commit_every_s = profile, way.commit_every_s
+        self.profile = profile
+        self.commit_every_s = COMMIT_EVERY_S if way.commit_every_s is None else way.commit_every_s
         with profile.span(STORE):
             states = read_checkpoint(group.checkpoint) if group.checkpoint else {}
         run_ids = list(states) if group.checkpoint else list(group.run_ids)

@@ -14,7 +14,6 @@ from pathlib import Path
 from fedga.errors import FedGAError
 from fedga.files import write_whole
 from fedga.flower.processes import Value, as_toml
-from fedga.version import __version__
 
 PACKAGE = "fedga_app"
 
@@ -25,7 +24,8 @@ version = "1.0.0"
 description = "{description}"
 license = "Apache-2.0"
 requires-python = ">=3.11"
-dependencies = ["fedga[flower]>={fedga}"]
+# fedga[flower] is installed on every machine beforehand; whatever stood here, Flower would fetch for every run.
+dependencies = []
 
 [build-system]
 requires = ["setuptools>=77"]
@@ -75,9 +75,7 @@ def write_app(folder: Path, name: str, description: str, sections: list[Section]
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedGAError(f"{folder} is not empty: choose a folder that is not there yet")
     config = "\n".join(map(str, sections))
-    project = _PROJECT.format(
-        name=project_name(name), description=description, fedga=__version__, package=PACKAGE, config=config
-    )
+    project = _PROJECT.format(name=project_name(name), description=description, package=PACKAGE, config=config)
     for file, content in _MODULES.items():
         write_whole(folder / PACKAGE / file, content)
     write_whole(folder / "README.md", readme)

@@ -70,7 +70,7 @@ class Sites:
             return []
         names, spec = self.dataset.class_names, specs[0]
         place = (spec.dataset, spec.partition, None, self.roster.num_clients, spec.seed)
-        return [Partition(*place, names, counts.long().numpy())]
+        return [Partition(*place, names, counts.long().numpy(), self.roster.names)]
 
     def class_counts(self, clients: Sequence[int]) -> Tensor | None:
         """``[clients, classes]``; None unless all of them have theirs told."""

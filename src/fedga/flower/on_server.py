@@ -22,7 +22,7 @@ from torch import Tensor
 from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.grid import build_sweep, parse_list, setting_name
 from fedga.experiments.prepare import Preparation, choose_device
-from fedga.experiments.spec import SETTINGS, RunSpec
+from fedga.experiments.spec import SETTINGS, SITES, RunSpec
 from fedga.experiments.store import Store
 from fedga.experiments.sweep import Interrupted, Observer, Provider, TrainerMaker, Way, run_sweep
 from fedga.flower.events import EventWriter
@@ -169,7 +169,7 @@ def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> No
     given["active"] = [number or len(names) for number in active]
     # A round takes a while whatever is looked at, so every one is.
     given = {"evaluate_every": [1], "diagnose_every": [1], **given}
-    sweep = build_sweep(given | {"dataset": [settings.name], "partition": ["natural"]})
+    sweep = build_sweep(given | {"dataset": [SITES + settings.name], "partition": ["natural"]})
     for spec in sweep.runs:
         if spec.active > len(names):
             raise FedGAError(f"active = {spec.active} is more than the {len(names)} sites: give {len(names)} or fewer")

@@ -30,7 +30,7 @@ import sysconfig
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -61,10 +61,12 @@ class Family:
 
     home: Path
     mark: str
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
         """The environment of every member: ours, without telemetry, update checks and installations."""
-        inherited = dict(os.environ)
+        # Left alone, Ray joins whatever cluster was last started here; one that is to be joined is named.
+        inherited = {"RAY_ADDRESS": "local", **os.environ}
         own = {**_QUIET, "FLWR_HOME": str(self.home), guard.VARIABLE: self.mark}
         own["PATH"] = os.pathsep.join([str(_programs()), inherited.get("PATH", os.defpath)])
         for name in ("NO_PROXY", "no_proxy"):
@@ -82,7 +84,7 @@ class Family:
             if log is not None:
                 log.parent.mkdir(parents=True, exist_ok=True)
                 out = stack.enter_context(open(log, "ab"))
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
@@ -93,6 +95,15 @@ class Family:
                 errors="replace",
                 start_new_session=True,
             )
+        self.started.append(process)
+        return process
+
+    def bury(self) -> None:
+        """Take note that all members have ended."""
+        for process in self.started:
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 @contextlib.contextmanager
@@ -101,6 +112,8 @@ def family(home: Path) -> Iterator[Family]:
 
     A home in which another process works is refused. What a killed one left behind is ended first.
     """
+    if os.name != "posix":
+        raise FedGAError("running on Flower needs Linux or macOS: use one of them, or WSL on Windows")
     home = home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
@@ -115,10 +128,12 @@ def family(home: Path) -> Iterator[Family]:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        members = Family(home, mark)
         try:
-            yield Family(home, mark)
+            yield members
         finally:
             _dismiss(watcher)
+            members.bury()
 
 
 def _dismiss(watcher: subprocess.Popen[bytes]) -> None:

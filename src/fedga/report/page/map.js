@@ -1,6 +1,7 @@
 // Who holds which classes: samples of every class at every client.
 
 const LEVELS = 24; // of colour; cells of one colour are one path, so that thousands of them are drawn at once
+const LONGEST_CLIENT = 14; // letters of a name below the map
 
 // A colour on the way through a list of them, as "#rrggbb" each.
 function mix(colors, share) {
@@ -98,10 +99,15 @@ class HeatMap {
 
   clientNumbers(width) {
     const { left, wide, bottom } = this.box;
-    const fewest = this.map.counts.length / Math.floor((width - left) / 34);
+    const longest = Math.max(4, ...this.map.names.map((name) => Math.min(name.length, LONGEST_CLIENT)));
+    const fewest = this.map.counts.length / Math.floor((width - left) / (8.5 * longest));
     const step = [1, 2, 5, 10, 20, 25, 50].find((size) => size >= fewest) ?? 100;
     const shown = this.map.counts.map((_, at) => at).filter((at) => at % step === 0);
-    return shown.map((at) => svgText(String(at), left + (at + 0.5) * wide, bottom + 14, "middle"));
+    return shown.map((at) => svgText(this.client(at).slice(0, LONGEST_CLIENT), left + (at + 0.5) * wide, bottom + 14, "middle"));
+  }
+
+  client(at) {
+    return this.map.names[at] ?? String(at);
   }
 
   point(event) {
@@ -131,13 +137,13 @@ class HeatMap {
     const [client, of] = this.cell;
     const row = this.map.counts[client];
     const held = `${whole(row[of])} of its ${plural(sum(row), "sample")}`;
-    this.readout.textContent = `Client ${client}, class ${this.map.classes[of]}: ${held}`;
+    this.readout.textContent = `Client ${this.client(client)}, class ${this.map.classes[of]}: ${held}`;
     this.cursor.setAttribute("visibility", "visible");
     this.cursor.setAttribute("x", this.box.left + client * this.box.wide);
     this.cursor.setAttribute("y", this.box.top + of * this.box.tall);
   }
 
   rows() {
-    return [["client", ...this.map.classes], ...this.map.counts.map((row, client) => [client, ...row])];
+    return [["client", ...this.map.classes], ...this.map.counts.map((row, at) => [this.client(at), ...row])];
   }
 }

@@ -243,6 +243,7 @@ def _maps(study: Study) -> list[dict[str, Any]]:
             "clients": one.clients,
             "classes": list(one.class_names),
             "counts": one.class_counts[:MOST_CLIENTS].tolist(),
+            "names": list(one.client_names[:MOST_CLIENTS]),
             "largest": int(one.class_counts.max(initial=0)),
             "said": counts_summary(one.class_counts),
         }
@@ -261,7 +262,7 @@ def _looks(study: Study) -> dict[str, list[Any]]:
             for cohort in compared(place.cohorts):
                 for member in cohort.members:
                     if (seen := _last_look(store, member)) is not None:
-                        look = _look(seen[1], names)
+                        look = _look(seen[1], names, study.client_names(place.dataset))
                         look |= {"place": at, "label": cohort.label(member), "seed": seen[0]}
                         look["counts"] = held.setdefault(json.dumps(look["counts"]), len(held))
                         look["classes"] = named.setdefault(json.dumps(look["classes"]), len(named))
@@ -269,7 +270,7 @@ def _looks(study: Study) -> dict[str, list[Any]]:
     return {"looks": looks, "held": list(map(json.loads, held)), "classNames": list(map(json.loads, named))}
 
 
-def _look(seen: ClientRound, names: Sequence[str]) -> dict[str, Any]:
+def _look(seen: ClientRound, names: Sequence[str], called: Sequence[str]) -> dict[str, Any]:
     arrays = seen.arrays
     classes = arrays["class_counts"].shape[1]
     many = classes > _MANY_CLASSES
@@ -277,7 +278,7 @@ def _look(seen: ClientRound, names: Sequence[str]) -> dict[str, Any]:
     return {
         "round": seen.round,
         "of": len(arrays["client"]),
-        "clients": arrays["client"][:most].tolist(),
+        "clients": [called[number] if number < len(called) else number for number in arrays["client"][:most].tolist()],
         "counts": arrays["class_counts"][:most].tolist(),
         "before": _thousandths(arrays["accuracy_before"][:most], decimals),
         "after": _thousandths(arrays["accuracy_after"][:most], decimals),

@@ -13,7 +13,7 @@ from typing import Any
 from fedga.errors import FedGAError
 from fedga.experiments.grid import build_sweep, parse_list
 from fedga.experiments.paper import EXPERIMENTS, Scope, all_runs, asked
-from fedga.experiments.spec import SETTINGS, RunSpec
+from fedga.experiments.spec import SETTINGS, SITES, RunSpec
 from fedga.report.documents import Cell, Table
 from fedga.report.page.study import Study
 from fedga.report.series import setting_text
@@ -132,7 +132,10 @@ def _place_text(study: Study, reason: Sequence[str], key: Sequence[Any]) -> str:
 
 def _commands(study: Study, specs: Sequence[RunSpec]) -> tuple[list[str], int]:
     """Commands that train exactly these runs, each proved by building its grid; and how many runs are left over."""
-    commands, left = _paper_commands(study, specs)
+    at_sites = [spec for spec in specs if spec.dataset.startswith(SITES)]
+    commands, left = _paper_commands(study, [spec for spec in specs if spec not in at_sites])
+    if at_sites:
+        commands.append("fedga flower serve DIR  # the folder of the federation's server, while its sites take part")
     for parts in _PARTS:
         if not left:
             break

@@ -137,6 +137,11 @@ class Study:
         source = find_source(dataset)
         return () if source is None else source.class_names
 
+    def client_names(self, dataset: str) -> tuple[str, ...]:
+        """What its clients are called, where they are not numbers: sites, or those of a natural partition."""
+        named = [one.client_names for one in self.partitions if one.dataset == dataset]
+        return named[0] if len(named) == 1 else ()
+
     def classes(self, dataset: str) -> int | None:
         """How many classes it has; None where nobody knows."""
         source = find_source(dataset)

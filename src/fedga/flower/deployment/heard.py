@@ -1,0 +1,74 @@
+"""What Flower's programs say, without what only concerns Flower."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from fedga.flower.processes import plain
+
+Say = Callable[[str], None]
+
+_LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) ?:\s*")
+_OUR_ERROR = re.compile(r"(?:fedga\.errors\.)?FedGAError: (.+)")
+_TRACEBACK = "Traceback (most recent call last):"
+_REMARKS = re.compile(
+    # of the command that submits a run, and of the server's app
+    r"Using SuperLink: |Successfully (?:started run|installed) |Starting logstream |Start(?:ing)? `?(?:Flower|flwr-)|"
+    r"ServerApp raised an exception|Exit Code: |An unhandled exception occurred in the |For more information, visit: |"
+    # of a node
+    r"Started server process |Waiting for application |Application (?:startup|shutdown) complete|Uvicorn running |"
+    r"FastAPI lifespan: |Shutting down$|Finished server process |SuperNode ID: |\[RUN \d+|Receiving: |Sending: |"
+    r"Received successfully|Sent successfully|SuperNode terminated|SuperExec terminated|"
+    r"Failed to initialize the connection |\[code: \d+\] |The SuperNode could not |SSL/TLS handshake error|"
+    # warnings of Python's, which are for developers
+    r"\S+\.py:\d+: \w*Warning: |warnings\.warn\("
+)
+_AWAY = re.compile(r"Connection attempt failed, retrying in ")
+_BACK = re.compile(r"Connection successful after ")
+
+
+class Heard:
+    """Takes lines as they come and says those that are meant for people.
+
+    An error of ours arrives as a traceback; what is said, and kept in ``error``, is its sentence. Flower reports every
+    failed attempt to reach the server: once ``connected`` is set, that it is away is said, and said once.
+    """
+
+    def __init__(self, say: Say, say_errors: bool = True) -> None:
+        self._say = say
+        self._say_errors = say_errors
+        self._held: list[str] = []
+        self._away = False
+        self.connected = False
+        self.error = ""
+
+    def take(self, line: str) -> None:
+        text = _LEVEL.sub("", plain(line).rstrip(), count=1) if _LEVEL.match(plain(line)) else plain(line).rstrip()
+        if text.lstrip() == _TRACEBACK or (self._held and (not text or text[0].isspace())):
+            self._held.append(text)
+        elif found := _OUR_ERROR.match(text):
+            self._held.clear()
+            self.error = found[1]
+            if self._say_errors:
+                self._say(self.error)
+        else:
+            self._release()
+            self._pass_on(text)
+
+    def _release(self) -> None:
+        for text in self._held:
+            self._say(text)
+        self._held.clear()
+
+    def _pass_on(self, text: str) -> None:
+        if _AWAY.match(text):
+            if self.connected and not self._away:
+                self._say("the server is away: trying again until it is back")
+                self._away = True
+        elif _BACK.match(text):
+            if self._away:
+                self._say("the server is back")
+            self._away = False
+        elif text.strip() and not _REMARKS.match(text.lstrip()):
+            self._say(text)

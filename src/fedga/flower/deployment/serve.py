@@ -1,0 +1,162 @@
+"""`fedga flower serve`: a federation's server, from the first certificate check to the end of its run."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedga.errors import FedGAError
+from fedga.files import write_whole
+from fedga.flower.deployment.folder import ServerFolder
+from fedga.flower.deployment.heard import Heard, Say
+from fedga.flower.deployment.keys import PublicKey, read_public_key
+from fedga.flower.deployment.names import Address
+from fedga.flower.processes import CONNECTION, Family, Outcome, SuperLink, family, last_words, start_superlink, tail
+
+_LOOK_FOR_KEYS_EVERY_S = 1.0
+_OPEN_WITHIN_S = 30.0
+_LONG_LOG = 10_000_000
+_ALREADY_KNOWN = "already"  # of a public key; Flower has no other word for it on the command line
+
+
+def serve(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> None:
+    """Run the federation to its end; what its server says goes to ``say``.
+
+    Keys are registered before the door opens, so that no site is turned away for coming early.
+    """
+    address = folder.address()
+    address = Address(address.host, port or address.port)
+    if not insecure:
+        folder.check_safe()
+    with family(folder.home) as members:
+        _check_free(folder.listen(), address.port)
+        _set_aside(folder.log)
+        _forget_dismissed(folder)
+        link = start_superlink(
+            members, _arguments(folder, insecure), folder.log, None if insecure else folder.authority
+        )
+        link.stop_unfinished()
+        with _admissions(folder, link, say) if not insecure else contextlib.nullcontext():
+            _open_door(members, folder, link, address.port, insecure)
+            say(f"the server is ready at {address} for {', '.join(folder.sites())}")
+            heard = Heard(say, say_errors=False)
+            outcome = link.run(folder.app, on_line=heard.take)
+    _conclude(folder, outcome, heard)
+
+
+def _arguments(folder: ServerFolder, insecure: bool) -> list[str]:
+    if insecure:
+        return ["--insecure", "--database", str(folder.home / "insecure.db")]
+    files = {"--ssl-ca-certfile": folder.authority, "--ssl-certfile": folder.certificate, "--ssl-keyfile": folder.key}
+    given = [word for flag, path in files.items() for word in (flag, str(path.resolve()))]
+    return ["--enable-supernode-auth", "--database", str(_database(folder)), *given]
+
+
+def _set_aside(log: Path) -> None:
+    """A log has a line for every request: a long one makes room."""
+    if log.exists() and log.stat().st_size > _LONG_LOG:
+        log.replace(log.with_suffix(".old.log"))
+
+
+def _database(folder: ServerFolder) -> Path:
+    """Where Flower remembers nodes: a node keeps its number when the server starts again."""
+    return folder.home / "federation.db"
+
+
+def _registered(folder: ServerFolder) -> Path:
+    """Copies of the keys that the database knows."""
+    return folder.home / "registered"
+
+
+def _forget_dismissed(folder: ServerFolder) -> None:
+    """If a key was taken back, begin with a new database; the sites that stay are registered again."""
+    texts = {key.text for key in folder.admitted_keys()}
+    known = [read_public_key(path) for path in _registered(folder).glob("*.pub")]
+    if _database(folder).exists() and all(key.text in texts for key in known):
+        return
+    shutil.rmtree(_registered(folder), ignore_errors=True)
+    for path in folder.home.glob(f"{_database(folder).name}*"):
+        path.unlink()
+
+
+@contextlib.contextmanager
+def _admissions(folder: ServerFolder, link: SuperLink, say: Say) -> Iterator[None]:
+    """Register the admitted keys, now and, while the block lasts, whenever one is added."""
+    _register(folder, link, say)
+    if missing := folder.missing():
+        say(f"not admitted yet: {', '.join(missing)}; when a site's .pub file comes: fedga flower admit {folder.path}")
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_FOR_KEYS_EVERY_S):
+            with contextlib.suppress(FedGAError):  # a file half copied by hand, or a server about to end
+                _register(folder, link, say)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _register(folder: ServerFolder, link: SuperLink, say: Say) -> None:
+    fresh = [key for key in folder.admitted_keys() if not (_registered(folder) / f"{key.site}.pub").exists()]
+    started = [(key, _start_registration(folder, link, key)) for key in fresh]
+    for key, process in started:
+        said, _ = process.communicate()
+        if process.returncode and _ALREADY_KNOWN not in said:
+            raise FedGAError(f"Flower does not take the key of {key.site}: {last_words(said)}")
+        write_whole(_registered(folder) / f"{key.site}.pub", key.line)
+        say(f"{key.site} may take part ({key.fingerprint})")
+
+
+def _start_registration(folder: ServerFolder, link: SuperLink, key: PublicKey) -> subprocess.Popen[str]:
+    path = folder.admitted / f"{key.site}.pub"
+    return link.family.start("flwr", "supernode", "register", str(path), CONNECTION, "--name", key.site)
+
+
+def _check_free(host: str, port: int) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise FedGAError(
+                f"port {port} of {host} cannot be had ({error.strerror}): give another with --port"
+            ) from None
+
+
+def _open_door(members: Family, folder: ServerFolder, link: SuperLink, port: int, insecure: bool) -> None:
+    """Start the gate, and wait until it is open."""
+    arguments = ["--host", folder.listen(), "--port", str(port)]
+    arguments += ["--target", f"{'http' if insecure else 'https'}://{link.address}"]
+    if not insecure:
+        files = {"--ca": folder.authority, "--certificate": folder.certificate, "--key": folder.key}
+        arguments += [word for flag, path in files.items() for word in (flag, str(path.resolve()))]
+    log = folder.home / "gate.log"
+    gate = members.start(sys.executable, "-m", "fedga.flower.deployment.gate", *arguments, log=log)
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(folder.listen(), folder.listen())
+    deadline = time.monotonic() + _OPEN_WITHIN_S
+    while gate.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection((here, port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise FedGAError(f"the server's port {port} does not open: {last_words(tail(log))}")
+
+
+def _conclude(folder: ServerFolder, outcome: Outcome, heard: Heard) -> None:
+    if outcome.completed:
+        return
+    if heard.error:
+        raise FedGAError(heard.error)
+    how = outcome.status.rpartition(":")[2]
+    details = "" if outcome.details in ("", "N/A") else f" ({outcome.details})"
+    raise FedGAError(f"the run {how}{details}: {folder.log} says more, and the same command continues")
