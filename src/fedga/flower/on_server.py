@@ -128,7 +128,7 @@ def _simulate(
     preparation = Preparation(specs, Path(data_dir) if data_dir else None)
     specs = preparation.fit_active(specs, chosen=False)
     folder = Path(out).expanduser().resolve()
-    everyone = Roster(max(preparation.federation(spec).num_clients for spec in specs))
+    everyone = Roster(max(preparation.federation(spec).num_clients for spec in specs), noticed=observer.noticed)
     everyone.wait(grid, everyone.num_clients, Terms().arrive_within_s)
     kept = folder / "checkpoints" / "clients"
     told = {"data-dir": data_dir, "device": device, "state": str(kept)}

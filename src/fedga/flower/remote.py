@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,8 +103,8 @@ class RemoteEngine:
         """Send, wait, aggregate and evaluate; a round that too few clients answered is sent again."""
         assert self.grid is not None
         while True:
-            replies = self.grid.send_and_receive(self.begin(self.grid), timeout=self.terms.reply_within_s)
             try:
+                replies = self.grid.send_and_receive(self.begin(self.grid), timeout=self.terms.reply_within_s)
                 [result] = self.finish(replies)
             except TooFewReplies as error:
                 if self.terms.strict:
@@ -167,8 +168,8 @@ class RemoteEngine:
             return
         self.roster.refresh(grid)
         if not self.roster.nodes:
-            self.notice("no client is there: waiting for one to come back")
-            self.roster.wait(grid, 1, self.terms.arrive_within_s)
+            self.notice("nobody is there: waiting until somebody comes back")
+            self.roster.wait(grid, 1, math.inf)
 
     def _survey(self, grid: Grid, number: int) -> Tensor | None:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
@@ -303,7 +304,8 @@ class RemoteEngine:
         return _Reply(client, params, buffers, examples, report)
 
     def notice(self, text: str) -> None:
-        self.appetite.notices.append(text)
+        """At once: a round with sites that are away may last for hours."""
+        self.roster.noticed(text)
 
 
 def _reason(reply: Message) -> str:

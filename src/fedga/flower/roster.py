@@ -45,11 +45,11 @@ class Roster:
         self.nodes: dict[int, int] = {}
         self.identities: dict[int, Identity] = {}
         self._asked: dict[int, int] = {}
-        self._noticed = noticed
+        self.noticed = noticed
 
     def first(self, num_clients: int) -> Roster:
         """The first so many of these clients, for a run that has fewer; all of them are there already."""
-        fewer = Roster(num_clients, self.names[:num_clients], self._question, self._noticed)
+        fewer = Roster(num_clients, self.names[:num_clients], self._question, self.noticed)
         fewer.nodes = {client: node for client, node in self.nodes.items() if client < num_clients}
         fewer.identities = {client: who for client, who in self.identities.items() if client < num_clients}
         return fewer
@@ -67,7 +67,7 @@ class Roster:
         for client, node in list(self.nodes.items()):
             if node not in ids:
                 del self.nodes[client]
-                self._noticed(f"{self.name(client)} is gone")
+                self.noticed(f"{self.name(client)} is gone")
         self._asked = {node: times for node, times in self._asked.items() if node in ids}
         known = set(self.nodes.values())
         new = sorted(node for node in ids - known if self._asked.get(node, 0) < ASK_AT_MOST)
@@ -91,7 +91,7 @@ class Roster:
                     "their nodes, or wait longer"
                 )
             if not said and self.names:
-                self._noticed(f"waiting for {', '.join(map(self.name, self.absent))}")
+                self.noticed(f"waiting for {', '.join(map(self.name, self.absent))}")
                 said = True
             time.sleep(LOOK_EVERY_S)
 
@@ -113,10 +113,10 @@ class Roster:
         if client is None:
             self._asked[node] = ASK_AT_MOST
             said = f"site {who['site']!s}" if "site" in who else f"client {who.get('partition-id', 'of no number')!s}"
-            self._noticed(f"a node says it is {said}, which is none of this federation's: it is left out")
+            self.noticed(f"a node says it is {said}, which is none of this federation's: it is left out")
         elif client in self.nodes:
             self._asked[node] = ASK_AT_MOST
-            self._noticed(f"two nodes say they are {self.name(client)}: the second is left out")
+            self.noticed(f"two nodes say they are {self.name(client)}: the second is left out")
         else:
             self.nodes[client] = node
             self.identities[client] = _identity(client, who)
@@ -124,10 +124,10 @@ class Roster:
     def _enter_nameless(self, node: int, reason: str) -> None:
         """A ClientApp of the user's own that does not introduce itself is numbered as it comes."""
         if self.names or "No query function" not in reason:
-            self._noticed(f"a node could not say who it is: {reason}")
+            self.noticed(f"a node could not say who it is: {reason}")
             return
         if len(self.nodes) == 0:
-            self._noticed(
+            self.noticed(
                 "the ClientApp does not say which client a node is, so the same seed will not draw the same clients "
                 'again: add app.query("introduce")(fedga.flower.introduce) to it'
             )

@@ -137,19 +137,13 @@ class AlgorithmStrategy(Strategy):
         try:
             [result] = self.engine.finish(replies)
         except TooFewReplies as error:
-            self._tell(str(error).replace(": it is tried again", ""))
+            _say(str(error).replace(": it is tried again", ""))
             return None, None
         if result.diverged:
             raise FedGAError(f"the model is no longer finite after round {result.round}: use a smaller learning rate")
-        self._tell()
         if self.checkpoint is not None:
             self._save(self.checkpoint)
         return self.engine.arrays, _means(replies)
-
-    def _tell(self, *more: str) -> None:
-        notices, self.engine.appetite.notices = [*self.engine.appetite.notices, *more], []
-        for notice in notices:
-            _say(notice)
 
     def _save(self, path: Path) -> None:
         [state] = self.engine.stack.states()
