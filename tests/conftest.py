@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from tests.simulation.runs import make_data, make_dataset, make_lane, make_uneve
 
 __all__ = ["make_dataset", "make_lane", "make_uneven_federation"]
 
+os.environ.pop("COLUMNS", None)  # set for workers of pytest: tables would be as narrow as its terminal
 torch.set_num_threads(1)  # the tests' tensors are small: a second thread only costs
 
 

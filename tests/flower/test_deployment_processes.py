@@ -211,6 +211,7 @@ def test_of_our_errors_the_sentence_is_said_and_of_others_all() -> None:
         ["wrong: do this", "after"],
         "wrong: do this",
     )
+    assert heard(*trace, "httpx.HTTPStatusError: Client error '401 Unauthorized'", "after")[0] == ["after"]
     said, error = heard(*trace, "ValueError: odd")
     assert said == ["Traceback (most recent call last):", *trace[1:], "ValueError: odd"]
     assert error == ""

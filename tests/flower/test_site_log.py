@@ -16,7 +16,8 @@ from rich.cells import cell_len
 
 from fedga.asymmetry import forgetting
 from fedga.errors import FedGAError
-from fedga.flower.site_log import FILE, WIDTH, Earlier, LocalTraining, Row, SiteLog, class_lines, read
+from fedga.flower.site_lines import WIDTH, Earlier, LocalTraining, class_lines
+from fedga.flower.site_log import FILE, Row, SiteLog, read
 
 NAN = math.nan
 HEADER = "run,round,class,kind,training_samples,held_out_samples,before,after"
@@ -257,7 +258,7 @@ def test_a_folder_that_cannot_be_written_to_costs_only_the_log(folder: str, reas
     lines = SiteLog(tmp_path / folder).record(**given_of())
     said = lines_of()
     assert lines[: len(said)] == said
-    assert lines[len(said)].startswith("this is not in ")
+    assert lines[len(said)].startswith("this is not in")
     assert reason in " ".join(line.strip() for line in lines[len(said) :])
     assert all(cell_len(line) <= WIDTH for line in lines)
 

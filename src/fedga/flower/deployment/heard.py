@@ -11,16 +11,19 @@ Say = Callable[[str], None]
 
 _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) ?:\s*")
 _OUR_ERROR = re.compile(r"(?:fedga\.errors\.)?FedGAError: (.+)")
+_CONNECTION_LOST = re.compile(r"httpx\.\w+: ")  # with which Flower's node ends; we start another
 _TRACEBACK = "Traceback (most recent call last):"
 _REMARKS = re.compile(
     # of the command that submits a run, and of the server's app
     r"Using SuperLink: |Successfully (?:started run|installed) |Starting logstream |Start(?:ing)? `?(?:Flower|flwr-)|"
-    r"ServerApp raised an exception|Exit Code: |An unhandled exception occurred in the |For more information, visit: |"
+    r"ServerApp raised an exception|Exit Code: |An unhandled exception occurred in the |"
+    r"For more information(?:, visit| check): |"
     # of a node
     r"Started server process |Waiting for application |Application (?:startup|shutdown) complete|Uvicorn running |"
     r"FastAPI lifespan: |Shutting down$|Finished server process |SuperNode ID: |\[RUN \d+|Receiving: |Sending: |"
     r"Received successfully|Sent successfully|SuperNode terminated|SuperExec terminated|"
     r"Failed to initialize the connection |\[code: \d+\] |The SuperNode could not |SSL/TLS handshake error|"
+    r"Exception in thread |"
     # warnings of Python's, which are for developers
     r"\S+\.py:\d+: \w*Warning: |warnings\.warn\("
 )
@@ -52,6 +55,8 @@ class Heard:
             self.error = found[1]
             if self._say_errors:
                 self._say(self.error)
+        elif _CONNECTION_LOST.match(text):
+            self._held.clear()
         else:
             self._release()
             self._pass_on(text)

@@ -53,7 +53,7 @@ def serve(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> N
 
 def _arguments(folder: ServerFolder, insecure: bool) -> list[str]:
     if insecure:
-        return ["--insecure", "--database", str(folder.home / "insecure.db")]
+        return ["--insecure", "--database", str(folder.home.resolve() / "insecure.db")]
     files = {"--ssl-ca-certfile": folder.authority, "--ssl-certfile": folder.certificate, "--ssl-keyfile": folder.key}
     given = [word for flag, path in files.items() for word in (flag, str(path.resolve()))]
     return ["--enable-supernode-auth", "--database", str(_database(folder)), *given]
@@ -67,7 +67,7 @@ def _set_aside(log: Path) -> None:
 
 def _database(folder: ServerFolder) -> Path:
     """Where Flower remembers nodes: a node keeps its number when the server starts again."""
-    return folder.home / "federation.db"
+    return folder.home.resolve() / "federation.db"
 
 
 def _registered(folder: ServerFolder) -> Path:
