@@ -9,6 +9,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -30,6 +31,9 @@ class Loopback(Grid):
         self.seen: list[tuple[Message, Message]] = []
         self.away: set[int] = set()  # nodes that are not there
         self.failing: Callable[[Message], str | None] = lambda message: None
+        self.late: Callable[[Message], bool] = lambda message: False  # whose answer comes after nobody waits for it
+        self.names: dict[int, str] = {}  # under which keys are registered
+        self._answers: dict[str, Message] = {}
 
     def node(self, place: int) -> int:
         return list(self.contexts)[place]
@@ -53,11 +57,12 @@ class Loopback(Grid):
         except Exception as error:
             reply, reason = None, str(error)
         if reply is None:
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason or ""), reply_to=arrived)
+            told = f"<class 'fedga.errors.FedGAError'>:<'{reason}'>"  # as Flower's nodes put it
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, told), reply_to=arrived)
         else:
             reply = message_from_proto(message_to_proto(reply))
         self.seen.append((arrived, reply))
-        return reply
+        return None if self.late(arrived) else reply
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
@@ -69,11 +74,17 @@ class Loopback(Grid):
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise NotImplementedError
 
-    def get_nodes(self) -> Iterable[Any]:
-        raise NotImplementedError
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=node, name=self.names.get(node, "")) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        numbers = []
+        for message in messages:
+            reply = self._deliver(message)
+            numbers.append(message.metadata.message_id)
+            if reply is not None:
+                self._answers[message.metadata.message_id] = reply
+        return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        return [self._answers.pop(number) for number in list(message_ids) if number in self._answers]

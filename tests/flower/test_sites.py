@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from fedga.data import load_dataset, make_federation
+from fedga.data.site import load_site
 from fedga.errors import FedGAError
 from fedga.experiments.saved import model_path
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.flower import client_app, remote, roster, site_log, wire
+from fedga.flower.kept import Kept
 from fedga.flower.on_server import server_app
 from fedga.report.page.payload import pack
 from fedga.report.page.repeat import repeat
@@ -36,6 +39,7 @@ CLASSES = tuple(map(str, range(10)))
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "TRY_AGAIN_AFTER_S", 0.0)
     monkeypatch.setattr(roster, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(roster, "ASK_AGAIN_AFTER_S", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +137,9 @@ def test_class_counts_stay_at_the_site_unless_its_owner_says_so(federation: Fede
     identities = [
         answer.content for asked, answer in federation.grid.seen if "introduce" in asked.metadata.message_type
     ]
-    assert [set(identity[wire.IDENTITY]) for identity in identities] == [{"site", "input-shape", "pictures"}] * 3
+    assert [set(identity[wire.IDENTITY]) for identity in identities] == [
+        {"site", "input-shape", "pictures", "columns"}
+    ] * 3
     with Store(federation.folder / "results") as store:
         assert store.partitions() == []
         assert store.client_rounds(_specs(federation.folder / "results")[0].run_id) == []
@@ -238,8 +244,9 @@ def test_a_spoilt_reply_is_left_out(
     federation.grid._deliver = spoiling  # type: ignore[method-assign]
     federation.run(rounds=2)
     said = capfd.readouterr().out
-    assert "the reply of site north is left out of round 2" in said
+    assert "site north" in said
     assert why in said
+    assert "round 2 goes on without site north" in said
     assert 0 < federation.results()[-1]["accuracy"] <= 1
 
 
@@ -289,6 +296,9 @@ def test_a_stranger_is_left_out(files: Path, tmp_path: Path, capfd: pytest.Captu
         ({"classes": "0,1,1"}, "classes = '0,1,1' has '1' twice"),
         ({"classes": "0"}, "classes names fewer than two"),
         ({"active": 5}, "active = 5 is more than the 3 sites"),
+        ({"min_sites": 5}, "min-sites = 5 is more than the 3 sites"),
+        ({"min_sites": "two"}, "min-sites must be a whole number"),
+        ({"round_timeout": "1h"}, "round-timeout must be a number"),
         ({"algoritm": "fedga"}, "unknown setting of the app 'algoritm'"),
         ({"server_data": "", "standardize": True}, "standardize needs samples on the server"),
         ({"algorithm": "fedg"}, "unknown algorithm 'fedg'"),
@@ -303,7 +313,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], sentence: str, feder
 def test_sites_of_different_shape_are_refused(federation: Federation, tmp_path: Path) -> None:
     (tmp_path / "odd.csv").write_text("a,b,label\n" + "1,2,3\n" * 10)
     federation.tell(1, data=str(tmp_path / "odd.csv"))
-    with pytest.raises(FedGAError, match=r"samples of site south have shape 2 and the server's .* 64"):
+    with pytest.raises(FedGAError, match="site south has samples of shape 2 and not 64, which the server has"):
         federation.run()
 
 
@@ -329,3 +339,140 @@ def test_the_report_calls_sites_by_their_names(federation: Federation) -> None:
     assert [shown["names"] for shown in told["maps"]] == [list(SITES)]
     assert {name for look in told["looks"] for name in look["clients"]} == set(SITES)
     done("report", folder)
+
+
+def test_a_site_is_known_by_its_key_and_not_by_what_it_says(
+    federation: Federation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    federation.grid.names = {federation.grid.node(place): name for place, name in enumerate(SITES)}
+    federation.tell(1, site="north")
+    with pytest.raises(FedGAError, match="2 of 3 clients came"):
+        federation.run()
+    assert "the node of site south says it is site north: it is left out, since its key" in capfd.readouterr().out
+
+
+def test_a_run_that_diverges_everywhere_ends(federation: Federation) -> None:
+    federation.run(lr=1e30, clip="none", rounds=5)
+    with Store(federation.folder / "results") as store:
+        [run] = store.runs()
+    assert run.status == "diverged"
+    assert len(federation.trained()) <= 6
+
+
+def test_a_failure_of_everybody_ends_the_run_in_a_sentence(federation: Federation) -> None:
+    federation.grid.failing = lambda message: "no room left" if wire.ARRAYS in message.content else None
+    with pytest.raises(FedGAError, match="everybody failed 3 times in a row in round 1"):
+        federation.run()
+    assert len(federation.trained()) == 9
+
+
+def test_what_a_client_keeps_waits_for_the_server_to_count_it(files: Path, tmp_path: Path) -> None:
+    """SCAFFOLD's server variate is the mean of the clients' ones, also after an answer that came too late."""
+    federation = Federation(files, tmp_path)
+    slow = federation.grid.node(1)
+
+    def late_in_round_two(message: Message) -> bool:
+        number = message.content.config_records[wire.CONFIG].get("server-round")
+        return message.metadata.message_type == wire.TRAIN and number == 2 and message.metadata.dst_node_id == slow
+
+    federation.grid.late = late_in_round_two
+    federation.run(algorithm="scaffold", rounds=4)
+    [spec] = _specs(federation.folder / "results")
+    kept = [Kept(federation.folder / name, spec.run_id, client) for client, name in enumerate(SITES)]
+    controls = torch.stack([each.read(4)["control"] for each in kept])
+    [last] = [
+        wire.arrays_of(asked.content, wire.RECEIVED)["control"]
+        for asked, _ in federation.trained()
+        if asked.content.config_records[wire.CONFIG]["server-round"] == 4 and asked.metadata.dst_node_id == slow
+    ]
+    reports = [
+        wire.arrays_of(answer.content, wire.REPORT)["control_change"]
+        for asked, answer in federation.trained()
+        if asked.content.config_records[wire.CONFIG]["server-round"] == 4
+    ]
+    torch.testing.assert_close(last + torch.stack(reports).mean(0), controls.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_client_that_lost_what_it_kept_says_so(federation: Federation, tmp_path: Path) -> None:
+    kept = Kept(tmp_path, "run", 0)
+    kept.write(3, {"control": torch.ones(2)}, counted=0)
+    with pytest.raises(FedGAError, match="what was kept here after round 2 is not in"):
+        kept.read(2)
+    kept.write(4, {"control": torch.zeros(2)}, counted=3)
+    kept.write(5, {"control": torch.zeros(2)}, counted=4)
+    assert sorted(path.name for path in kept.folder.iterdir()) == [
+        "round-000004.safetensors",
+        "round-000005.safetensors",
+    ]
+
+
+def test_a_late_introduction_still_counts(federation: Federation) -> None:
+    grid, slow = federation.grid, federation.grid.node(2)
+    waiting: list[Message] = []
+
+    def busy(message: Message) -> bool:
+        first = message.metadata.dst_node_id == slow and not waiting
+        waiting.extend([message] if first else [])
+        return first
+
+    grid.late = busy
+    federation.run(wait_for_sites=5.0, rounds=1)
+    assert len(federation.trained()) == 3
+
+
+def test_a_second_run_goes_on_without_a_site_that_has_left(federation: Federation) -> None:
+    def leave(message: Message) -> str | None:
+        number = message.content.config_records[wire.CONFIG].get("server-round")
+        if number == 2 and message.metadata.message_type == wire.TRAIN:
+            federation.grid.away = {federation.grid.node(1)}
+        return None
+
+    federation.grid.failing = leave
+    federation.run(algorithm="fedavg,fedga", rounds=3)
+    assert [spec.algorithm for spec in _specs(federation.folder / "results")] == ["fedavg", "fedga"]
+    with Store(federation.folder / "results") as store:
+        assert {run.status for run in store.runs()} == {"done"}
+
+
+def test_columns_in_another_order_are_refused(federation: Federation, files: Path, tmp_path: Path) -> None:
+    table = [line.split(",") for line in (files / "south.csv").read_text().splitlines()]
+    (tmp_path / "turned.csv").write_text("\n".join(",".join([row[1], row[0], *row[2:]]) for row in table) + "\n")
+    federation.tell(1, data=str(tmp_path / "turned.csv"))
+    with pytest.raises(FedGAError, match="site south has a table whose columns have other names or another order"):
+        federation.run()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda content: content.pop(wire.REPORT), "it reports"),
+        (
+            lambda content: content.__setitem__(wire.REPORT, wire.to_record({"control_change": torch.ones(3)})),
+            "has 3 n",
+        ),
+        (lambda content: content.pop(wire.METRICS), "it has no number num-examples"),
+    ],
+)
+def test_an_odd_report_is_left_out(
+    spoil: Any, why: str, federation: Federation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    deliver, bad = federation.grid._deliver, federation.grid.node(0)
+
+    def spoiling(message: Message) -> Message | None:
+        reply = deliver(message)
+        if reply is not None and reply.metadata.src_node_id == bad and wire.REPORT in reply.content:
+            spoil(reply.content)
+        return reply
+
+    federation.grid._deliver = spoiling  # type: ignore[method-assign]
+    federation.run(algorithm="scaffold", rounds=1)
+    assert why in capfd.readouterr().out
+
+
+def test_the_cache_of_a_site_is_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDGA_CACHE", str(tmp_path / "cache"))
+    np.savez(tmp_path / "own.npz", x=np.zeros((10, 1, 4, 4), np.uint8), y=np.arange(10) % 2)
+    load_site(tmp_path / "own.npz", ("0", "1"))
+    made = list((tmp_path / "cache").rglob("meta.json"))
+    assert made
+    assert all(path.parent.stat().st_mode & 0o077 == 0 for path in made)

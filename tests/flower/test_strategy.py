@@ -174,3 +174,24 @@ def test_the_quick_start_example_learns(monkeypatch: pytest.MonkeyPatch, capsys:
     accuracies = [float(line.rpartition(" ")[2]) for line in said]
     assert len(accuracies) == config["num-server-rounds"] + 1
     assert accuracies[-1] > accuracies[0] + 0.2
+
+
+@pytest.mark.parametrize(
+    ("settings", "network"),
+    [({"server": "momentum"}, model()), ({"algorithm": "fedprox"}, model()), ({}, nn.Linear(2, 3))],
+    ids=["server", "algorithm", "model"],
+)
+def test_a_checkpoint_of_something_else_is_refused(
+    settings: dict[str, Any], network: nn.Module, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.safetensors"
+    grid = Loopback(make_app(), partitions(CLIENTS))
+    start(AlgorithmStrategy(model(), "fedga", clients=CLIENTS, checkpoint=path), grid, rounds=1)
+    with pytest.raises(FedGAError, match="is the checkpoint of another model or of other settings"):
+        AlgorithmStrategy(network, **{"algorithm": "fedga", "clients": CLIENTS, "checkpoint": path, **settings})
+
+
+def test_more_nodes_than_clients_are_left_out() -> None:
+    grid = Loopback(make_app(introduces=False), partitions(CLIENTS))
+    start(AlgorithmStrategy(model(), clients=4), grid, rounds=2)
+    assert len(set(drawn(grid))) == 4

@@ -66,7 +66,7 @@ def test_a_client_is_told_its_settings_and_nothing_about_others(tmp_path: Path) 
     spec = make_spec(algorithm="fedga")
     [(asked, _), *_] = of_kind(by_messages([spec], tmp_path), wire.TRAIN)
     config = asked.content.config_records[wire.CONFIG]
-    assert set(config) == {"client", "data-dir", "device", "server-round", "spec", "state"}
+    assert set(config) == {"client", "counted", "data-dir", "device", "server-round", "spec", "state"}
     assert RunSpec.from_json(str(config["spec"])) == spec
 
 

@@ -105,7 +105,7 @@ def _open(entry: Path, name: str) -> Dataset | None:
 def _write(folder: Path, entry: str, dataset: Dataset) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     building = folder / f".building-{uuid.uuid4().hex}"
-    building.mkdir()
+    building.mkdir(mode=0o700)  # it may be a copy of what nobody else may read
     try:
         arrays = {key: getattr(dataset, key) for key in _ARRAYS if getattr(dataset, key) is not None}
         for key, array in arrays.items():

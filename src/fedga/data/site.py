@@ -7,6 +7,8 @@ cannot be placed for certain is refused: a class taken for another would spoil t
 
 from __future__ import annotations
 
+import csv
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +18,9 @@ import numpy as np
 from fedga.data import cache
 from fedga.data.assemble import Parts, Samples, check_lengths, held_out, index_of_names, join, listed, whole_numbers
 from fedga.data.federation import Dataset
-from fedga.data.files import Progress, reading
+from fedga.data.files import Progress, optional, reading
 from fedga.data.sources import find_path
-from fedga.data.tables import Options
+from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options
 from fedga.errors import FedGAError
 
 _NAMED_CLASSES = 20  # an error lists this many of the agreed classes
@@ -155,3 +157,22 @@ def _number(name: str) -> int | None:
     except ValueError:
         return None
     return int(value) if value.is_integer() else None
+
+
+def columns_digest(path: str | Path) -> str:
+    """Of the names of a table's columns in their order: equal tables have equal ones; empty for all but tables.
+
+    Label, client and split may stand anywhere and are called differently, so that only features are compared.
+    """
+    path = Path(path).expanduser()
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            names = next(csv.reader(file), [])
+    elif suffix == ".parquet":
+        names = optional("pyarrow.parquet", "pyarrow", "reading tables").read_schema(path).names
+    else:
+        return ""
+    apart = {*LABEL_COLUMNS, *CLIENT_COLUMNS, SPLIT_COLUMN}
+    features = [name for name in names if name.lower() not in apart]
+    return hashlib.blake2b("\n".join(features).encode(), digest_size=8).hexdigest()

@@ -53,10 +53,12 @@ class Trainer(Protocol):
 
     lanes: list[Lane]
     round: int
-    stack: LaneStack
     model: StackedModel
     data: DeviceData
     appetite: Appetite
+
+    @property
+    def stack(self) -> LaneStack: ...
 
     def run_round(self) -> list[LaneRound]: ...
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fedga.algorithms import make_algorithm
 from fedga.data.federation import Dataset, Federation
-from fedga.data.site import load_central
+from fedga.data.site import columns_digest, load_central
 from fedga.errors import FedGAError
 from fedga.experiments.prepare import fitting_model
 from fedga.experiments.records import Partition
 from fedga.experiments.spec import RunSpec
-from fedga.flower.roster import Roster
+from fedga.flower.roster import Form, Roster
 from fedga.models import build_model
 from fedga.simulation.lanes import Lane
 
@@ -33,15 +33,18 @@ class Sites:
     @classmethod
     def meet(cls, name: str, classes: Sequence[str], server_data: str, roster: Roster) -> Sites:
         """From the sites that have introduced themselves; they must all have samples of one shape."""
-        shapes = {roster.name(client): who.input_shape for client, who in sorted(roster.identities.items())}
-        dataset = load_central(server_data, classes) if server_data else _no_samples(name, classes, roster)
-        for site, shape in shapes.items():
-            if shape != dataset.input_shape:
-                other = f"the server's in {server_data}" if server_data else "those of the other sites"
-                raise FedGAError(
-                    f"samples of {site} have shape {_written(shape)} and {other} {_written(dataset.input_shape)}: "
-                    "bring them to one shape"
-                )
+        forms = {client: who.form for client, who in sorted(roster.identities.items()) if who.form is not None}
+        if not forms:
+            raise FedGAError("no site says what its samples look like: is fedga of the same version there?")
+        form, whose = forms[min(forms)], roster.name(min(forms))
+        dataset = load_central(server_data, classes) if server_data else _no_samples(name, classes, form)
+        if server_data:
+            pictures = dataset.train_inputs.dtype == np.uint8
+            form, whose = Form(dataset.input_shape, pictures, columns_digest(server_data)), "the server"
+        for client, other in forms.items():
+            if difference := form.difference(other):
+                raise FedGAError(f"{roster.name(client)} has {difference}, which {whose} has: make them alike")
+        roster.form = form
         return cls(dataset, roster)
 
     def lane(self, spec: RunSpec) -> Lane:
@@ -75,20 +78,15 @@ class Sites:
     def class_counts(self, clients: Sequence[int]) -> Tensor | None:
         """``[clients, classes]``; None unless all of them have theirs told."""
         told = [self.roster.identities[client].class_counts for client in clients if client in self.roster.identities]
-        if len(told) < len(clients) or not all(told):
+        whole = [counts for counts in told if counts and len(counts) == self.dataset.num_classes and min(counts) >= 0]
+        if len(whole) < len(clients):
             return None
-        return torch.tensor(told, dtype=torch.float32)
+        return torch.tensor(whole, dtype=torch.float32)
 
 
-def _no_samples(name: str, classes: Sequence[str], roster: Roster) -> Dataset:
-    """The server's own samples where it has none, in the shape of the first site's."""
-    first = roster.identities[min(roster.identities)]
-    shape = (0, *(first.input_shape or ()))
-    nothing = np.zeros(shape, dtype=np.uint8 if first.pictures else np.float32)
+def _no_samples(name: str, classes: Sequence[str], form: Form) -> Dataset:
+    """The server's own samples where it has none, in the form of the sites'."""
+    nothing = np.zeros((0, *form.input_shape), dtype=np.uint8 if form.pictures else np.float32)
     labels = np.zeros(0, dtype=np.int64)
-    scale = 255.0 if first.pictures else 1.0
+    scale = 255.0 if form.pictures else 1.0
     return Dataset(name, nothing, labels, nothing, labels, tuple(classes), input_scale=scale)
-
-
-def _written(shape: tuple[int, ...] | None) -> str:
-    return "×".join(map(str, shape)) if shape else "unknown"

@@ -1,7 +1,7 @@
 """What a client keeps between rounds (`Algorithm.client_state`), on its own disk.
 
-A file per round, of which two are left: a server that was killed asks for its last round again, and a client that
-answers twice must start both times from the same place.
+A file per round. The server says with every message which was the last round of this client that it counted, since an
+answer may come too late, or be lost with a server that was killed; the client goes on from the file of that round.
 """
 
 from __future__ import annotations
@@ -23,39 +23,32 @@ class Kept:
     def __init__(self, folder: Path, run_id: str, client: int) -> None:
         self.folder = folder / run_id / f"client-{client}"
 
-    def before(self, round_number: int) -> dict[str, Tensor] | None:
-        """What the client kept when this round began; None before its first one."""
-        earlier = [number for number in self._rounds() if number < round_number]
-        if not earlier:
-            return None
+    def read(self, round_number: int) -> dict[str, Tensor]:
+        """What the client kept after that round."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
-        path = self._path(max(earlier))
+        path = self._path(round_number)
         try:
             return load(path.read_bytes())
-        except (SafetensorError, OSError) as error:
+        except FileNotFoundError:
             raise FedGAError(
-                f"{path} cannot be read ({error}): delete the folder {self.folder.parent} and start the run over"
-            ) from error
+                f"what was kept here after round {round_number} is not in {self.folder} any more, and the run cannot "
+                "go on as it began: bring it back, or start the run over in a new folder"
+            ) from None
+        except (SafetensorError, OSError) as error:
+            raise FedGAError(f"{path} cannot be read ({error}): bring it back, or start the run over") from error
 
-    def after(self, round_number: int, tensors: dict[str, Tensor]) -> None:
-        """Keep ``tensors`` for the next round, and what this one began from."""
+    def write(self, round_number: int, tensors: dict[str, Tensor], counted: int) -> None:
+        """Keep ``tensors`` after a round, beside those after the last ``counted`` one; others are of no more use."""
         from safetensors.torch import save
 
         content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
         write_whole(self._path(round_number), content)
-        rounds = self._rounds()
-        began_from = max((number for number in rounds if number < round_number), default=0)
-        for number in rounds:
-            if number < began_from or number > round_number:  # of no use any more, or undone by a killed server
-                self._path(number).unlink(missing_ok=True)
+        for path in self.folder.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match and int(match[1]) not in (counted, round_number):
+                path.unlink(missing_ok=True)
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round-{round_number:06d}.safetensors"
-
-    def _rounds(self) -> list[int]:
-        if not self.folder.is_dir():
-            return []
-        found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
-        return sorted(int(match[1]) for match in found if match)

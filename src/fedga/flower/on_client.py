@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedga.algorithms import make_algorithm
-from fedga.data.site import load_site
+from fedga.data.site import columns_digest, load_site
 from fedga.errors import FedGAError
 from fedga.experiments.prepare import Preparation, choose_device, fitting_model
 from fedga.experiments.spec import RunSpec
@@ -55,6 +55,7 @@ def _introduce(message: Message, context: Context) -> Message:
         identity = answer.content.config_records[wire.IDENTITY]
         identity["input-shape"] = list(holding.data.dataset.input_shape)
         identity["pictures"] = holding.data.dataset.train_inputs.dtype == np.uint8
+        identity["columns"] = columns_digest(str(context.node_config["data"]))
         if context.node_config.get("report-class-counts", False):
             identity["class-counts"] = holding.class_counts.tolist()
     return answer
@@ -74,12 +75,12 @@ def _train(message: Message, context: Context) -> Message:
     params, buffers = _model_in(message, participant)
     received = {name: tensor.to(device) for name, tensor in wire.arrays_of(message.content, wire.RECEIVED).items()}
     shelf = Kept(_state_folder(context, config), participant.spec.run_id, participant.number)
-    kept = participant.first_kept(params)
-    if kept:
-        kept = {name: tensor.to(device) for name, tensor in (shelf.before(round_number) or kept).items()}
+    kept, counted = participant.first_kept(params), wire.whole(config, "counted")
+    if kept and counted:
+        kept = {name: tensor.to(device) for name, tensor in shelf.read(counted).items()}
     trained = participant.train(round_number, params, buffers, received, kept)
     if trained.kept:
-        shelf.after(round_number, trained.kept)
+        shelf.write(round_number, trained.kept, counted)
     if _at_site(context):
         before, after = participant.look(params, buffers), participant.look(trained.params, trained.buffers)
         _tell_owner(context, participant, round_number, before, after)

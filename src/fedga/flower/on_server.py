@@ -8,6 +8,7 @@ With ``plan``: the runs of a `fedga run --engine flower`, which waits for them.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,7 +21,9 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedga.errors import FedGAError, unknown_name
+from fedga.experiments.database import FILE_NAME
 from fedga.experiments.grid import build_sweep, parse_list, setting_name
+from fedga.experiments.kinds import Number
 from fedga.experiments.prepare import Preparation, choose_device
 from fedga.experiments.spec import SETTINGS, SITES, RunSpec
 from fedga.experiments.store import Store
@@ -61,7 +64,7 @@ class Settings:
 
 def read_settings(config: Mapping[str, Any]) -> tuple[Settings, dict[str, list[Any]]]:
     """The app's own settings, and those of its runs as lists; an empty text means "not given"."""
-    own = {field.name: field.type for field in fields(Settings)}
+    own = {field.name: str(field.type) for field in fields(Settings)}
     given: dict[str, Any] = {}
     runs: dict[str, list[Any]] = {}
     for key, value in config.items():
@@ -69,13 +72,19 @@ def read_settings(config: Mapping[str, Any]) -> tuple[Settings, dict[str, list[A
         if value == "":
             continue
         if name in own:
-            given[name] = value
+            given[name] = _checked(key, own[name], value)
         elif name in SETTINGS:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             runs[name] = parse_list(name, text, flag=key)
         else:
             raise unknown_name("setting of the app", key, [*own, *SETTINGS])
     return Settings(**given), runs
+
+
+def _checked(key: str, kind: str, value: Any) -> Any:
+    if kind == "str":
+        return str(value)
+    return Number(whole=kind == "int", least=0).check(key, value)
 
 
 @server_app.main()
@@ -146,7 +155,8 @@ def _simulate(
     keeps = any(preparation.lane(spec).algorithm.keeps for spec in specs)
     commit_every_s = 0.0 if keeps else COMMIT_EVERY_S  # what clients keep must not run ahead of the server
     if _train(specs, axes, folder, device, preparation, observer, trainer, commit_every_s):
-        shutil.rmtree(kept, ignore_errors=True)  # nobody asks for it again
+        for spec in specs:
+            shutil.rmtree(kept / spec.run_id, ignore_errors=True)  # nobody asks for it again
 
 
 # --- sites -----------------------------------------------------------------------------------------------------------
@@ -154,6 +164,9 @@ def _simulate(
 
 def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> None:
     names, classes = _listed("sites", settings.sites), _listed("classes", settings.classes)
+    for name, number in (("min-sites", settings.min_sites), ("min-replies", settings.min_replies)):
+        if number > len(names):
+            raise FedGAError(f"{name} = {number} is more than the {len(names)} sites: give {len(names)} or fewer")
     observer = _spoken()
     roster = Roster(len(names), names, ConfigRecord({"classes": classes}), observer.noticed)
     terms = Terms(
@@ -163,7 +176,12 @@ def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> No
         arrive_within_s=settings.wait_for_sites,
         reply_within_s=settings.round_timeout,
     )
-    roster.wait(grid, terms.least_to_begin or len(names), terms.arrive_within_s)
+    folder = Path(settings.out).expanduser().resolve()
+    begun = _has_begun(folder)
+    roster.wait(grid, terms.least_to_begin or len(names), terms.arrive_within_s, enough=0 if begun else None)
+    if not roster.nodes:
+        roster.wait(grid, 1, math.inf)
+    roster.began = True
     sites = Sites.meet(settings.name, classes, settings.server_data, roster)
     active = given.pop("active", [0])
     given["active"] = [number or len(names) for number in active]
@@ -186,8 +204,15 @@ def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> No
             class_counts=sites.class_counts,
         )
 
-    folder = Path(settings.out).expanduser().resolve()
     _train(sweep.runs, sweep.axes, folder, settings.device, sites, observer, trainer, commit_every_s=0.0)
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a round of any run is done: then those who are away are not waited for without end."""
+    if not (folder / FILE_NAME).exists():
+        return False
+    with Store(folder) as store:
+        return any(run.rounds_done for run in store.runs())
 
 
 def _listed(name: str, text: str) -> list[str]:

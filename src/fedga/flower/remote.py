@@ -6,14 +6,17 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedga.errors import FedGAError
 from fedga.flower import wire
+from fedga.flower.replies import SCORES, Reply, read_scores, read_survey, read_training, vectors
 from fedga.flower.roster import Roster
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.evaluation import Evaluation
@@ -26,6 +29,10 @@ from fedga.simulation.stacked import StackedModel
 from fedga.simulation.workers import Workers
 
 TRY_AGAIN_AFTER_S = 5.0
+GIVE_UP_AFTER = 3
+OF_THE_APP = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.LOAD_CLIENT_APP_EXCEPTION)
+
+Read = TypeVar("Read")
 
 ClassCounts = Callable[[Sequence[int]], Tensor | None]  # of the given clients, [clients, classes], where they are known
 
@@ -55,13 +62,16 @@ class _Round:
     before: Evaluation | None
 
 
-@dataclass(frozen=True)
-class _Reply:
-    client: int
-    params: Tensor
-    buffers: Tensor
-    examples: float
-    report: dict[str, Tensor]
+class _Stack(LaneStack):
+    """What a run carries along, and of every client the last round that counted: it goes on from what it kept then."""
+
+    def __init__(self, lane: Lane, model: StackedModel, data: DeviceData, state: LaneState | None) -> None:
+        super().__init__([lane], model, data, [state or server_state(lane, model)])
+        clients = lane.federation.num_clients
+        self.counted = torch.zeros(clients, dtype=torch.int64) if state is None else state["counted"].clone()
+
+    def states(self) -> list[LaneState]:
+        return [{**state, "counted": self.counted.clone()} for state in super().states()]
 
 
 @dataclass
@@ -85,14 +95,15 @@ class RemoteEngine:
         self.model = StackedModel(self.lane.model).to(device)
         self.workers = Workers(self.model, device)
         self.appetite = Appetite.for_model(self.model, device, shape, self.lane.spec.batch_size)
-        self.stack = LaneStack(self.lanes, self.model, self.data, [self.state or server_state(self.lane, self.model)])
+        self.stack = _Stack(self.lane, self.model, self.data, self.state)
         self.examiner = Examiner(self.lanes, self.data, self.workers, self.appetite)
         self.server = ServerSide(self.lanes, self.model, self.data, self.stack, self.examiner)
         self._constants = {
             name: tensor for name, tensor in self.lane.model.state_dict().items() if not tensor.is_floating_point()
         }
         self._under_way: _Round | None = None
-        self._came = False
+        self._silent: set[int] = set()  # did not answer when last asked: nothing waits for them that need not
+        self._failures = 0  # in a row, of everybody
 
     def without(self, ended: set[int]) -> None:
         """There is one run, and it has ended."""
@@ -139,6 +150,9 @@ class RemoteEngine:
         under_way = self._under_way
         assert under_way is not None
         returned = self._returned(under_way, replies)
+        if not returned:
+            self.round, self._under_way = under_way.number, None
+            return [LaneRound(self.round, None, diverged=True)]
         device, stack = self.data.device, self.stack
         clients = torch.tensor([[reply.client for reply in returned]], device=device)
         params = torch.stack([reply.params for reply in returned]).to(device)
@@ -157,33 +171,40 @@ class RemoteEngine:
                 after = self.examiner.evaluate(params, buffers, [0] * len(returned))
             self.server.advance(under_way.number, clients, update, moved, [report], [under_way.survey])
             self.round, self._under_way = under_way.number, None
+            stack.counted[clients[0].cpu()] = self.round
             counts = self.class_counts([reply.client for reply in returned])
             counts = None if counts is None else counts.to(device)[None]
             return self.server.results(self.round, clients, counts, under_way.before, after)
 
+    @property
+    def _least(self) -> int:
+        """Replies without which a round does not count."""
+        active = min(self.lane.spec.active, self.roster.num_clients)
+        return active if self.terms.strict else min(active, self.terms.least_replies or -(-active // 2))
+
     def _gather(self, grid: Grid) -> None:
-        if not self._came:
-            self.roster.wait(grid, self.terms.least_to_begin or self.roster.num_clients, self.terms.arrive_within_s)
-            self._came = True
-            return
-        self.roster.refresh(grid)
-        if not self.roster.nodes:
-            self.notice("nobody is there: waiting until somebody comes back")
-            self.roster.wait(grid, 1, math.inf)
+        """Before the first round, wait for those who are to begin; later on, for as many as a round needs."""
+        terms, roster = self.terms, self.roster
+        if not roster.began:
+            wanted = terms.least_to_begin or roster.num_clients
+            roster.wait(grid, wanted, terms.arrive_within_s, enough=0 if self.round else None)
+            roster.began = True
+        roster.refresh(grid)
+        if len(roster.nodes) < self._least:
+            self.notice(f"{len(roster.nodes)} of the {self._least} that a round needs are there: waiting for more")
+            roster.wait(grid, self._least, math.inf)
 
     def _survey(self, grid: Grid, number: int) -> Tensor | None:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
         if not self.lane.algorithm.surveys:
             return None
-        asked = sorted(self.roster.nodes)
+        asked = sorted(set(self.roster.nodes) - self._silent)
         replies = grid.send_and_receive(self._messages(wire.SURVEY, asked, number), timeout=self.terms.reply_within_s)
-        values: dict[int, Tensor] = {}
-        for client, reply in self._sound(asked, number, replies):
-            value = wire.arrays_of(reply.content, wire.REPORT)["survey"].reshape(())
-            if value.isfinite() or self.terms.strict:
-                values[client] = value
+        values = dict(self._understood(asked, number, replies, lambda client, reply: read_survey(reply)))
+        if not self.terms.strict:
+            values = {client: value for client, value in values.items() if value.isfinite()}
         if not values:
-            raise TooFewReplies(f"nobody answered what round {number} asks of every client")
+            raise TooFewReplies(f"nobody answered what round {number} asks of every client: it is tried again")
         mean = torch.stack(list(values.values())).mean()
         survey = torch.stack([values.get(client, mean) for client in range(self.roster.num_clients)])
         return survey.to(self.data.device)[None]
@@ -196,14 +217,15 @@ class RemoteEngine:
         due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds
         if len(self.data.test_targets) or not due:
             return []
-        return self._messages(wire.EVALUATE, sorted(self.roster.nodes), self.round)
+        return self._messages(wire.EVALUATE, sorted(set(self.roster.nodes) - self._silent), self.round)
 
     def evaluated(self, replies: Iterable[Message]) -> dict[str, float] | None:
         """Accuracy and loss over the samples that all sites hold out; None where none of them holds out any."""
-        asked = sorted(self.roster.nodes)
-        found = [wire.metrics_of(reply) for _, reply in self._sound(asked, self.round, replies, strict=False)]
-        rows = [row for row in found if row.get(wire.EXAMPLES, 0)]
-        return {name: wire.mean(rows, name) for name in ("accuracy", "loss")} if rows else None
+        read = self._understood(
+            sorted(self.roster.nodes), self.round, replies, lambda client, reply: read_scores(reply)
+        )
+        rows = [row for _, row in read if wire.number(row, wire.EXAMPLES)]
+        return {name: wire.mean(rows, name) for name in SCORES} if rows else None
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -216,18 +238,11 @@ class RemoteEngine:
 
     @arrays.setter
     def arrays(self, record: ArrayRecord) -> None:
-        params, buffers = self._vectors(wire.from_record(record))
+        params, buffers = vectors(self.model, wire.from_record(record))
         device = self.data.device
         self.stack.params[0], self.stack.buffers[0] = params.to(device), buffers.to(device)
         if self.stack.averaging:
             self.stack.averaged_params[0], self.stack.averaged_buffers[0] = params.to(device), buffers.to(device)
-
-    def _vectors(self, named: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        for name, shape in (self.model.params.shapes | self.model.buffers.shapes).items():
-            if name not in named or named[name].shape != shape:
-                found = f"shape {tuple(named[name].shape)}" if name in named else "no entry"
-                raise FedGAError(f"{found} for {name}, which has shape {tuple(shape)} here: use the same model")
-        return self.model.params.flatten(named), self.model.buffers.flatten(named).to(self.model.dtype)
 
     def _messages(
         self, kind: str, clients: Sequence[int], number: int, beside: Mapping[str, ArrayRecord] | None = None
@@ -237,78 +252,78 @@ class RemoteEngine:
             pixels = self.server.pixels
             records[wire.PIXELS] = wire.to_record({"scale": pixels.scale[0], "shift": pixels.shift[0]})
         common = {**self.config, "server-round": number, "spec": self.lane.spec.to_json()}
-        return [
-            Message(
-                RecordDict({**records, wire.CONFIG: ConfigRecord({**common, "client": client})}),
-                self.roster.nodes[client],
-                kind,
-            )
-            for client in clients
-        ]
+        messages = []
+        for client in clients:
+            config = ConfigRecord({**common, "client": client, "counted": int(self.stack.counted[client])})
+            content = RecordDict({**records, wire.CONFIG: config})
+            # A message that nobody waits for any more must not keep a slow client from the next one.
+            messages.append(Message(content, self.roster.nodes[client], kind, ttl=self.terms.reply_within_s))
+        return messages
 
-    def _sound(
-        self, asked: Sequence[int], number: int, replies: Iterable[Message], *, strict: bool | None = None
-    ) -> list[tuple[int, Message]]:
-        """Replies without an error, by client and in the order asked; what went wrong with the others is told."""
-        strict = self.terms.strict if strict is None else strict
+    def _understood(
+        self, asked: Sequence[int], number: int, replies: Iterable[Message], read: Callable[[int, Message], Read]
+    ) -> list[tuple[int, Read]]:
+        """Replies that can be read, by client and in the order asked; what is wrong with the others is told."""
         by_node = {node: client for client, node in self.roster.nodes.items()}
-        found: dict[int, Message] = {}
+        understood: dict[int, Read] = {}
+        failed = []
         for reply in replies:
             client = by_node.get(reply.metadata.src_node_id)
             if client is None or client not in asked:
                 continue
-            if not reply.has_error():
-                found[client] = reply
-            elif strict:
-                raise FedGAError(f"{self.roster.name(client)} failed in round {number}: {_reason(reply)}")
-            else:
-                self.notice(f"{self.roster.name(client)} failed in round {number}: {_reason(reply)}")
-        return [(client, found[client]) for client in asked if client in found]
-
-    def _returned(self, under_way: _Round, replies: Iterable[Message]) -> list[_Reply]:
-        asked, number = under_way.clients, under_way.number
-        returned = []
-        for client, reply in self._sound(asked, number, replies):
+            self._silent.discard(client)
             try:
-                read = self._read(client, reply)
-            except (FedGAError, KeyError, TypeError, ValueError) as error:
+                if reply.has_error():
+                    failed += [reply.error.code] * (reply.error.code in OF_THE_APP)
+                    raise FedGAError(wire.reason(reply))
+                understood[client] = read(client, reply)
+            except FedGAError as error:
+                sentence = f"{self.roster.name(client)} failed in round {number}: {error}"
                 if self.terms.strict:
-                    raise
-                self.notice(f"the reply of {self.roster.name(client)} is left out of round {number}: {error}")
-            else:
-                returned.append(read)
-        least = len(asked) if self.terms.strict else self.terms.least_replies or -(-len(asked) // 2)
-        if len(returned) < max(1, min(least, len(asked))):
-            raise TooFewReplies(
-                f"round {number} has {len(returned)} replies of {len(asked)}, too few to count: it is tried again"
-            )
-        silent = [client for client in asked if client not in {reply.client for reply in returned}]
-        if silent:
-            names = ", ".join(map(self.roster.name, silent))
-            self.notice(f"round {number} goes on without {names}")
-        return returned
+                    raise FedGAError(sentence) from error
+                self.notice(sentence)
+        self._count_failures(len(failed) == len(asked) > 0, number)
+        return [(client, understood[client]) for client in asked if client in understood]
 
-    def _read(self, client: int, reply: Message) -> _Reply:
-        content, algorithm = reply.content, self.lane.algorithm
-        params, buffers = self._vectors(wire.arrays_of(content, wire.ARRAYS))
-        report = wire.arrays_of(content, wire.REPORT)
-        declared = {sent.name for sent in algorithm.uploads if sent.name != "survey"}
-        if set(report) != declared:
-            raise FedGAError(f"it reports {sorted(report)} where {sorted(declared)} is declared")
-        everything = torch.cat([params, buffers, *(tensor.flatten() for tensor in report.values())])
-        if not self.terms.strict and not everything.isfinite().all():
-            raise FedGAError("it holds numbers that are not finite")
-        examples = wire.number(wire.metrics_of(reply), wire.EXAMPLES)
-        if not examples > 0:
-            raise FedGAError(f"it counts {examples:g} samples")
-        return _Reply(client, params, buffers, examples, report)
+    def _count_failures(self, all_failed: bool, number: int) -> None:
+        self._failures = self._failures + 1 if all_failed else 0
+        if self._failures >= GIVE_UP_AFTER:
+            raise FedGAError(
+                f"everybody failed {self._failures} times in a row in round {number}, as said above: mend it, and the "
+                "same command continues"
+            )
+
+    def _returned(self, under_way: _Round, replies: Iterable[Message]) -> list[Reply]:
+        """What counts of a round's replies; nothing where the model has diverged everywhere."""
+        asked, number = under_way.clients, under_way.number
+        classes, algorithm = self.data.dataset.num_classes, self.lane.algorithm
+        self._silent |= set(asked)
+        returned = [
+            reply
+            for _, reply in self._understood(
+                asked,
+                number,
+                replies,
+                lambda client, reply: read_training(self.model, algorithm, classes, client, reply),
+            )
+        ]
+        if self.terms.strict:
+            return returned
+        finite = [reply for reply in returned if reply.is_finite]
+        if returned and not finite:
+            return []
+        for reply in returned:
+            if not reply.is_finite:
+                name = self.roster.name(reply.client)
+                self.notice(f"the reply of {name} is left out of round {number}: it holds numbers that are not finite")
+        if len(finite) < self._least:
+            raise TooFewReplies(f"round {number} has {len(finite)} replies and needs {self._least}: it is tried again")
+        absent = [client for client in asked if client not in {reply.client for reply in finite}]
+        if absent:
+            waited = f" (waited for {self.terms.reply_within_s:g} s)" if self._silent & set(absent) else ""
+            self.notice(f"round {number} goes on without {', '.join(map(self.roster.name, absent))}{waited}")
+        return finite
 
     def notice(self, text: str) -> None:
         """At once: a round with sites that are away may last for hours."""
         self.roster.noticed(text)
-
-
-def _reason(reply: Message) -> str:
-    """The last line of what Flower says: the client's own sentence."""
-    lines = [line.strip() for line in (reply.error.reason or "").splitlines() if line.strip()]
-    return lines[-1] if lines else f"error {reply.error.code}"

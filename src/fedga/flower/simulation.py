@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunning
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import torch
@@ -82,22 +82,23 @@ def _resources(num_clients: int, device: torch.device) -> dict[str, Value]:
 def _wait(
     link: SuperLink, app: Path, resources: dict[str, Value], reader: EventReader, stop: Path, log: Path
 ) -> Outcome:
-    with log.open("a", encoding="utf-8", buffering=1) as said, ThreadPoolExecutor(1) as pool:
+    """The end of the run, while its events are handed on; the thread ends with Flower, whoever interrupts us here."""
+    ended: Future[Outcome] = Future()
 
-        def note(line: str) -> None:
-            said.write(line + "\n")
-
-        running = pool.submit(link.run, app, None, resources, note)
-        while True:
+    def run() -> None:
+        with log.open("a", encoding="utf-8", buffering=1) as said:
             try:
-                outcome = running.result(timeout=LOOK_EVERY_S)
-            except StillRunning:
-                reader.look()
-                if reader.observer.should_stop():
-                    stop.touch()
-                continue
-            reader.look()
-            return outcome
+                ended.set_result(link.run(app, None, resources, lambda line: print(line, file=said)))
+            except Exception as error:
+                ended.set_exception(error)
+
+    threading.Thread(target=run, name="Flower's run", daemon=True).start()
+    while not wait([ended], timeout=LOOK_EVERY_S).done:
+        reader.look()
+        if reader.observer.should_stop():
+            stop.touch()
+    reader.look()
+    return ended.result()
 
 
 def _sentence(outcome: Outcome) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from logging import INFO
@@ -27,8 +28,6 @@ from fedga.flower.remote import RemoteEngine, Terms, TooFewReplies
 from fedga.flower.roster import Roster
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.lanes import Lane
-
-_RUN = "run"  # the only one in a strategy's checkpoint
 
 
 class AlgorithmStrategy(Strategy):
@@ -80,9 +79,17 @@ class AlgorithmStrategy(Strategy):
         roster = Roster(clients, noticed=_say)
         terms = Terms(strict=False, arrive_within_s=wait_for_clients)
         self.engine = RemoteEngine(lane, DeviceData(dataset, torch.device("cpu")), roster, terms=terms)
+        shapes = repr((self.engine.model.params.shapes, self.engine.model.buffers.shapes))
+        self._run = f"{self.spec.run_id}-{hashlib.blake2b(shapes.encode(), digest_size=8).hexdigest()}"
         if self.checkpoint is not None and self.checkpoint.exists():
-            state = dict(read_checkpoint(self.checkpoint)[_RUN])
-            self.engine = replace(self.engine, round=int(state.pop("round")), state=state)
+            self._resume(self.checkpoint)
+
+    def _resume(self, path: Path) -> None:
+        found = read_checkpoint(path)
+        if self._run not in found:
+            raise FedGAError(f"{path} is the checkpoint of another model or of other settings: give another file")
+        state = dict(found[self._run])
+        self.engine = replace(self.engine, round=int(state.pop("round")), state=state)
 
     def start(
         self,
@@ -149,7 +156,7 @@ class AlgorithmStrategy(Strategy):
         [state] = self.engine.stack.states()
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.unfinished")
-        write_checkpoint(unfinished, {_RUN: {**state, "round": torch.tensor(self.engine.round)}})
+        write_checkpoint(unfinished, {self._run: {**state, "round": torch.tensor(self.engine.round)}})
         unfinished.replace(path)
 
     def configure_evaluate(

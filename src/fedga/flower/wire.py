@@ -7,6 +7,7 @@ From a client: ``arrays`` its model, ``report`` what the algorithm declares as u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -18,6 +19,8 @@ REPORT, METRICS, IDENTITY = "report", "metrics", "identity"
 
 TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
 INTRODUCE, SURVEY = f"{MessageType.QUERY}.introduce", f"{MessageType.QUERY}.survey"
+
+_WRAPPED = re.compile(r"<class '[\w.]+'>:<'(.*)'>", re.DOTALL)
 
 EXAMPLES = "num-examples"  # the name Flower's own strategies give to the weight of a client
 
@@ -64,6 +67,14 @@ def mean(rows: Sequence[MetricRecord], name: str) -> float:
     weights = [number(row, EXAMPLES) for row in rows]
     total = sum(weight * number(row, name) for weight, row in zip(weights, rows, strict=True))
     return total / sum(weights)
+
+
+def reason(reply: Message) -> str:
+    """Why a client failed: its own sentence, without the class of the exception that Flower wraps it in."""
+    told = (reply.error.reason or "").strip()
+    wrapped = _WRAPPED.fullmatch(told)
+    lines = [line.strip() for line in (wrapped[1] if wrapped else told).splitlines() if line.strip()]
+    return lines[-1] if lines else f"error {reply.error.code}"
 
 
 def reply(message: Message, **records: ArrayRecord | MetricRecord | ConfigRecord | None) -> Message:
