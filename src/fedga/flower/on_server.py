@@ -11,6 +11,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,8 @@ def _simulate(
     if _train(specs, axes, folder, device, preparation, observer, trainer, commit_every_s):
         for spec in specs:
             shutil.rmtree(kept / spec.run_id, ignore_errors=True)  # nobody asks for it again
+        with suppress(OSError):  # other runs still keep something
+            kept.rmdir()
 
 
 # --- sites -----------------------------------------------------------------------------------------------------------
