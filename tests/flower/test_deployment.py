@@ -20,6 +20,7 @@ from flwr.cli.config_utils import load_and_validate
 from flwr.cli.supernode.register import try_load_public_key
 
 from fedga.flower.deployment import certificates
+from fedga.flower.deployment.folder import ServerFolder
 from tests.cli.program import Outcome, done, fedga, files
 
 INIT = "flower init server --address fl.example.org --sites north,south --classes ill,well"
@@ -228,6 +229,36 @@ def test_a_certificate_that_ends_soon_is_renewed_with_the_same_keys(monkeypatch:
     shake_hands(server, server / "ca.crt", "fl.example.org")
 
 
+@pytest.mark.parametrize("lost", [["server.key"], ["server.crt"], ["server.key", "server.crt"]])
+def test_what_the_server_has_lost_is_made_anew(server: Path, lost: list[str]) -> None:
+    before = files(server)
+    for name in lost:
+        (server / "keys" / name).unlink()
+    assert "fedga flower init server makes it" in fedga("flower serve server").complaint
+    assert "certificate is new" in done("flower init server").err
+    changed = {name for name, content in files(server).items() if before.get(name) != content}
+    assert changed == {f"keys/{name}" for name in {*lost, "server.crt"}}
+    shake_hands(server, server / "ca.crt", "fl.example.org")
+
+
+def test_the_authoritys_key_may_be_kept_elsewhere() -> None:
+    said = done(INIT).err
+    assert "server/keys/ca.key is needed for a new certificate of the server only, not to serve" in said
+    server = Path("server")
+    (server / "keys/ca.key").unlink()
+    ServerFolder(server).check_safe()
+    assert "left as they are" in done("flower init server").err
+    (server / "keys/server.crt").unlink()
+    words = fedga("flower init server").complaint
+    assert words.endswith("restore it from a backup, or make a new folder")
+
+
+def test_the_authoritys_certificate_is_at_every_site(server: Path) -> None:
+    (server / "ca.crt").unlink()
+    for command in ("flower serve server", "flower init server"):
+        assert "copy it back from a site" in fedga(command).complaint
+
+
 # --- a site's folder -------------------------------------------------------------------------------------------------
 
 
@@ -412,6 +443,12 @@ def test_without_flower_every_command_says_so(command: str, monkeypatch: pytest.
     monkeypatch.setattr("fedga.flower.find_spec", lambda name: None)
     words = fedga(f"flower {command.removeprefix('flower ')}").complaint
     assert words.endswith("pip install 'fedga[flower]'")
+
+
+def test_the_server_is_no_place_for_everybody() -> None:
+    words = " ".join(done("flower serve --help").out.replace("│", " ").split())
+    assert "Run it on a machine where only trusted people have accounts" in words
+    assert "run code at every site" in words
 
 
 def test_help_teaches_the_order_and_loads_nothing_heavy() -> None:

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from fedga.errors import FedGAError
-from fedga.flower import guard
-from fedga.flower.deployment.gate import Gate
+from fedga.flower import guard, processes
+from fedga.flower.deployment import serve, site
+from fedga.flower.deployment.folder import SiteFolder
+from fedga.flower.deployment.gate import SIGNED, Admitted, Gate
 from fedga.flower.deployment.heard import Heard
-from fedga.flower.processes import family
+from fedga.flower.deployment.keys import make_key_pair
+from fedga.flower.processes import Family, SuperLink, family, free_port
+from tests.cli.program import done
 
 # A child with a child of its own in another session, as Flower starts them; "deaf" ones do not end when asked to.
 NEST = """
@@ -97,7 +111,17 @@ def test_children_are_kept_from_calling_home(tmp_path: Path, monkeypatch: pytest
 # --- the door --------------------------------------------------------------------------------------------------------
 
 
-def knock(method: str, path: str, body: bytes = b"", query: bytes = b"") -> tuple[int, bytes, list[httpx.Request]]:
+Headers = list[tuple[bytes, bytes]]
+
+
+def knock(
+    method: str,
+    path: str,
+    body: bytes = b"",
+    query: bytes = b"",
+    admitted: Admitted | None = None,
+    headers: Headers | None = None,
+) -> tuple[int, bytes, list[httpx.Request]]:
     """What the door answers, and the requests that came through it."""
     passed: list[httpx.Request] = []
 
@@ -106,7 +130,7 @@ def knock(method: str, path: str, body: bytes = b"", query: bytes = b"") -> tupl
         passed.append(request)
         return httpx.Response(200, stream=httpx.ByteStream(b"from Flower"))
 
-    gate = Gate("https://127.0.0.1:1", None)
+    gate = Gate("https://127.0.0.1:1", None, admitted)
     sent: list[Any] = []
 
     async def ask() -> None:
@@ -122,9 +146,10 @@ def knock(method: str, path: str, body: bytes = b"", query: bytes = b"") -> tupl
         async def send(event: Any) -> None:
             sent.append(event)
 
-        headers = [(b"host", b"fl.example.org"), (b"flwr-signature", b"signed"), (b"connection", b"close")]
+        given = [(b"host", b"fl.example.org"), (b"connection", b"close")]
+        given += [(b"flwr-signature", b"signed")] if headers is None else headers
         scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query}
-        await gate(scope | {"headers": headers}, receive, send)
+        await gate(scope | {"headers": given}, receive, send)
         await gate.client.aclose()
 
     asyncio.run(ask())
@@ -178,6 +203,249 @@ def test_a_server_that_is_not_ready() -> None:
         return sent
 
     assert asyncio.run(ask())[0]["status"] == 503  # at which Flower's nodes try again
+
+
+@pytest.fixture
+def admitted(tmp_path: Path) -> Path:
+    make_key_pair("north", tmp_path / "keys/north.key", tmp_path / "admitted/north.pub")
+    make_key_pair("west", tmp_path / "keys/west.key", tmp_path / "west.pub")
+    return tmp_path / "admitted"
+
+
+def signature(key: Path) -> Headers:
+    """What Flower's nodes send to show who they are."""
+    private = serialization.load_ssh_private_key(key.read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    timestamp = b"2026-11-16T00:00:00+00:00"
+    public, signed = public_key_to_bytes(private.public_key()), sign_message(private, timestamp)
+    return list(zip(SIGNED, (b64encode(public), timestamp, b64encode(signed)), strict=True))
+
+
+def test_signatures_have_flowers_names() -> None:
+    names = (FLEET_HTTP_PUBLIC_KEY_HEADER, TIMESTAMP_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+    assert names == tuple(name.decode() for name in SIGNED)
+
+
+def test_only_admitted_sites_are_listened_to(admitted: Path) -> None:
+    keys, push = Admitted(admitted), "/v1/fleet/push-object"
+    north, west = (signature(admitted.parent / f"keys/{name}.key") for name in ("north", "west"))
+    assert knock("POST", push, admitted=keys, headers=north)[0] == 200
+    for headers in (west, [*west[:2], north[2]], [north[0], *west[1:]], north[:2], []):
+        status, _, passed = knock("POST", push, admitted=keys, headers=headers)
+        assert (status, passed) == (401, [])
+    assert knock("POST", "/v1/fleet/activate-node", admitted=keys, headers=west)[0] == 200  # Flower says no itself
+    assert knock("POST", "/v1/fleet/activate-node", admitted=keys, headers=[])[0] == 401
+
+
+def test_a_site_that_is_admitted_later_is_listened_to(admitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedga.flower.deployment.gate._READ_KEYS_EVERY_S", 0.0)
+    keys, west = Admitted(admitted), signature(admitted.parent / "keys/west.key")
+    assert not keys.signed(west)
+    (admitted.parent / "west.pub").rename(admitted / "west.pub")
+    (admitted / "half.pub").write_text("ecdsa-sha2")
+    assert keys.signed(west)
+
+
+def test_only_models_are_long(admitted: Path) -> None:
+    body = bytes(1_000_001)
+    assert knock("POST", "/v1/fleet/push-object", body)[0] == 200
+    status, _, passed = knock("POST", "/v1/fleet/pull-messages", body)
+    assert (status, passed) == (413, [])
+
+
+GATE = "from fedga.flower.deployment import gate; gate._SHOW_WITHIN_S = 1.0; gate._STRANGERS = 3; gate.main()"
+
+
+@pytest.fixture
+def door(admitted: Path, tmp_path: Path) -> Iterator[Callable[[], ssl.SSLSocket]]:
+    """Connections to a gate that is open, before a SuperLink that is not."""
+    done("flower init", tmp_path / "server", "--address", "localhost", "--sites", "north", "--classes", "x,y")
+    port, keys = free_port(), tmp_path / "server/keys"
+    options = {"host": "127.0.0.1", "port": port, "target": "https://127.0.0.1:1", "admitted": admitted}
+    options |= {"ca": tmp_path / "server/ca.crt", "certificate": keys / "server.crt", "key": keys / "server.key"}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    gate = subprocess.Popen([sys.executable, "-c", GATE, *words])
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "server/ca.crt"))
+
+    def connect() -> ssl.SSLSocket:
+        line = socket.create_connection(("127.0.0.1", port), timeout=20)
+        return closing.enter_context(trusting.wrap_socket(line, server_hostname="localhost"))
+
+    def is_open() -> bool:
+        with contextlib.suppress(OSError):
+            connect().close()
+            return True
+        return False
+
+    try:
+        with contextlib.ExitStack() as closing:
+            until(is_open)
+            yield connect
+    finally:
+        gate.kill()
+        gate.wait()
+
+
+def send(line: ssl.SSLSocket, headers: Headers) -> bytes:
+    """The first line of the answer, if any, to a request with a body that never ends."""
+    request = [b"POST /v1/fleet/push-object HTTP/1.1", b"host: localhost", b"content-length: 1000000000"]
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        line.sendall(b"\r\n".join([*request, *(name + b": " + value for name, value in headers), b"", b"some"]))
+        return line.recv(1000).partition(b"\r\n")[0]
+    return b""
+
+
+def gone(line: ssl.SSLSocket) -> bool:
+    try:
+        return line.recv(1000) == b""
+    except (ConnectionError, ssl.SSLError):
+        return True
+
+
+def test_strangers_are_kept_short(admitted: Path, door: Callable[[], ssl.SSLSocket]) -> None:
+    site = signature(admitted.parent / "keys/north.key")
+    idle = [door() for _ in range(3)]
+    assert send(door(), []).startswith(b"HTTP/1.1 401")  # at once, without its body
+    assert send(door(), [(b"x", b"y" * 2_000_000)]) in (b"HTTP/1.1 400 Bad Request", b"")
+    assert all(gone(line) for line in idle)
+    guest = door()
+    request = b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n"
+    shown = b"\r\n".join(name + b": " + value for name, value in site)
+    guest.sendall(request + shown + b"\r\n\r\n1")
+    time.sleep(1.5)  # a site may take its time
+    guest.sendall(b"2")
+    assert guest.recv(1000).startswith(b"HTTP/1.1 503")
+
+
+class Link(SimpleNamespace):
+    """As much of a SuperLink as a door needs."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__(address="127.0.0.1:1", process=process)
+
+
+@contextlib.contextmanager
+def opened(home: Path, said: list[str]) -> Iterator[tuple[serve._Door, Family, int]]:
+    folder, port = SimpleNamespace(home=home, listen=lambda: "127.0.0.1"), free_port()
+    with family(home) as members:
+        link = Link(members.start(sys.executable, "-c", "import time; time.sleep(600)", log=home / "link.log"))
+        door = serve._Door(members, cast(Any, folder), cast(Any, link), port, insecure=True)
+        with door.open(said.append):
+            yield door, members, port
+
+
+def test_a_door_that_closes_is_opened_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    with opened(tmp_path, said) as (_, members, port):
+        members.started[-1].kill()
+        until(lambda: len(members.started) == 3)
+
+        def is_open() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return True
+            return False
+
+        until(is_open)
+    assert said == [f"the server's port {port} has closed (it said nothing): opening it again"]
+
+
+def test_a_door_that_stays_closed_ends_the_run(tmp_path: Path) -> None:
+    def run() -> None:
+        with opened(tmp_path, []) as (door, members, _):
+            door._arguments = ["--odd"]
+            members.started[-1].kill()
+            members.started[0].wait(timeout=20)
+            raise FedGAError("Flower's SuperLink ended by itself")
+
+    with pytest.raises(FedGAError, match=r"the server's port \d+ does not open: .*--odd"):
+        run()
+
+
+# --- a site that is refused ------------------------------------------------------------------------------------------
+
+NO = "print('[code: 2004] Failed to activate SuperNode')"
+YES = "print('SuperNode ID: 7')"
+KILLED = "import os; print('SuperNode ID: 7', flush=True); os.kill(os.getpid(), 9)"
+
+
+@pytest.fixture
+def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """What a site says whose nodes fare as these programs do, until it is interrupted."""
+    said: list[str] = []
+
+    def run(*lives: str) -> list[str]:
+        left = list(lives)
+
+        def start(members: Family, program: str, *arguments: str) -> subprocess.Popen[str]:
+            if not left:
+                raise KeyboardInterrupt
+            command = [sys.executable, "-c", left.pop(0)]
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+        monkeypatch.setattr(Family, "start", start)
+        monkeypatch.setattr(site, "_reach", lambda *_: None)
+        monkeypatch.setattr(site, "_TRY_EVERY_S", 0.01)
+        with pytest.raises(KeyboardInterrupt):
+            site.attend(SiteFolder(tmp_path / "north"), insecure=True, say=said.append)
+        return said
+
+    done("flower init", tmp_path / "server", "--address", "localhost", "--sites", "north", "--classes", "x,y")
+    (tmp_path / "data.csv").write_text("x,label\n1,0\n")
+    place = ("--site", "north", "--server", "localhost", "--ca", tmp_path / "server/ca.crt")
+    done("flower join", tmp_path / "north", *place, "--data", tmp_path / "data.csv")
+    return run
+
+
+def test_a_site_waits_until_the_server_lets_go_of_its_former_connection(attend: Callable[..., list[str]]) -> None:
+    [refused, *_, taking_part, _] = said = attend(NO, NO, YES)
+    assert refused.startswith("the server refuses the key of north for now: it does not know the key, or has not let")
+    assert refused.endswith("trying for 90 s")
+    assert len(said) == 3
+    assert "takes part" in taking_part
+
+
+def test_a_killed_node_comes_back(attend: Callable[..., list[str]]) -> None:
+    takes_part = "north takes part in the federation at localhost:9092"
+    killed = "Flower's node was killed (signal 9): starting another"
+    waiting = "waiting for the server to let go of the former connection"
+    again = "the server no longer knows north by its number: asking for another"
+    assert attend(KILLED, NO, NO, YES) == [takes_part, killed, waiting, takes_part, again]
+
+
+def test_a_key_that_is_refused_for_long_is_unknown(
+    attend: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "REFUSED_FOR_S", 0.01)
+    with pytest.raises(FedGAError, match="the server does not know this site's key: its owner has to run"):
+        attend(NO, NO, NO)
+
+
+# --- the log of a run ------------------------------------------------------------------------------------------------
+
+RUN = ["Successfully built app.fab", "Successfully started run 42", "INFO : Starting logstream for run_id `42`"]
+BROKEN = ["╭─ Error ─────╮", "│ unavailable │", "╰─────────────╯"]
+
+
+def test_a_log_that_breaks_off_is_taken_up_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = [
+        ([*RUN, "one", "two", *BROKEN], 1),
+        (['{"runs": [{"run-id": 42, "status": "running"}]}'], 0),
+        (["INFO : Starting logstream for run_id `42`", "one", "two", "three", "fedga.errors.FedGAError: bad"], 0),
+        (['{"runs": [{"run-id": 42, "status": "finished:failed"}]}'], 0),
+    ]
+
+    def start(*_: object, **__: object) -> subprocess.Popen[str]:
+        lines, code = lives.pop(0)
+        program = f"import sys; print(*{lines!r}, sep='\\n'); sys.exit({code})"
+        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(Family, "start", start)
+    monkeypatch.setattr(processes, "_TAKE_UP_AFTER_S", 0.0)
+    alive = cast(Any, SimpleNamespace(poll=lambda: None))
+    taken: list[str] = []
+    outcome = SuperLink(Family(tmp_path, "mark"), alive, "", tmp_path / "log").run(tmp_path, on_line=taken.append)
+    assert outcome.status == "finished:failed"
+    assert taken == [*RUN, "one", "two", *BROKEN, "three", "fedga.errors.FedGAError: bad"]
 
 
 # --- what is heard ---------------------------------------------------------------------------------------------------

@@ -40,15 +40,17 @@ SITES = ("north", "south", "west")
 ROUNDS = 3
 LAST_WHOLE_ROUND = {"fedavg": ROUNDS, "fedga": ROUNDS - 1}  # before a site was killed
 PATIENCE_S = 180.0
+IMPATIENT = "from fedga.flower.deployment import site; site.REFUSED_FOR_S = 1.0"
 
 
 class Program:
     """`fedga flower …` in a process of its own; what it says goes to a file."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, prelude: str = "") -> None:
         self.log = folder / f"{'-'.join(arguments[:2])}-{time.monotonic_ns()}.txt"
         with self.log.open("wb") as log:
-            command = [sys.executable, "-m", "fedga", "flower", *arguments]
+            program = ["-c", f"{prelude}; from fedga.cli import main; main()"] if prelude else ["-m", "fedga"]
+            command = [sys.executable, *program, "flower", *arguments]
             environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
             self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
@@ -165,15 +167,15 @@ def join(story: Story, folder: str, site: str, authority: str) -> None:
 
 
 def tell(story: Story, programs: list[Program]) -> None:
-    def start(*arguments: str) -> Program:
-        programs.append(Program(story.folder, *arguments))
+    def start(*arguments: str, prelude: str = "") -> Program:
+        programs.append(Program(story.folder, *arguments, prelude=prelude))
         return programs[-1]
 
     home = {name: story.folder / name / "flower" for name in ("server", *SITES)}
     sites = {name: start("site", name) for name in ("north", "south")}
     server = start("serve", "server")
     server.hears("the server is ready at")
-    intruder, misled = start("site", "intruder"), start("site", "misled")
+    intruder, misled = start("site", "intruder", prelude=IMPATIENT), start("site", "misled")
     story.answers = knock(story)
     done("flower admit", story.path("server"), story.path("west", "west.pub"))  # while the server runs
     server.hears("west may take part")
@@ -269,6 +271,7 @@ def test_a_killed_site_does_not_stop_the_run(story: Story) -> None:
 
 def test_an_unknown_key_is_refused(story: Story) -> None:
     assert story.codes["intruder"] == 2
+    assert "the server refuses the key of west for now" in story.said["intruder"]
     assert (
         "fedga: the server does not know this site's key: its owner has to run fedga flower admit"
         in story.said["intruder"]

@@ -63,6 +63,14 @@ def test_data_of_ones_own_are_found_from_anywhere(tmp_path: Path) -> None:
     assert settings("app")["dataset"] == str(tmp_path / "mine.csv")
 
 
+def test_a_file_may_have_any_name() -> None:
+    name = 'my "best" \\data.csv'
+    Path(name).write_text("x,label\n1,0\n")
+    done("flower new app --data", name)
+    project = tomllib.loads(Path("app/pyproject.toml").read_text())["project"]
+    assert project["description"] == f"fedga on {name} with fedga"
+
+
 def test_a_named_data_set_has_its_network() -> None:
     done("flower new app --data svhn")
     assert settings("app")["model"] == "lenet"

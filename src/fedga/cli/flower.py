@@ -148,7 +148,8 @@ def init(
 ) -> None:
     """On the server: make a federation, with its certificates, keys and settings.
 
-    Given again, it renews the server's certificate if that ends within two months; it never makes keys anew.
+    Given again, it renews the server's certificate if that ends within two months, or if it or its key is missing; it
+    never replaces a key that is there.
     """
     from fedga.flower.deployment.folder import ServerFolder, make_server
     from fedga.flower.deployment.names import parse_address
@@ -167,6 +168,10 @@ def init(
         _check_algorithm(algorithm)
     make_server(folder, place, _federation(folder, asked))
     say(f"the federation is in {folder}; its settings are in {server.app / 'pyproject.toml'}")
+    say(
+        f"{server.authority_key} is needed for a new certificate of the server only, not to serve: keep a backup of "
+        "it, and the file itself offline if you like"
+    )
     _say_what_comes_next(server)
 
 
@@ -311,7 +316,11 @@ def serve(
     ] = None,
     insecure: Insecure = False,
 ) -> None:
-    """On the server: run the federation to its end, and go on where it was when it was stopped before."""
+    """On the server: run the federation to its end, and go on where it was when it was stopped before.
+
+    Run it on a machine where only trusted people have accounts: each of them can reach Flower's control of the runs,
+    and so run code at every site.
+    """
     from fedga.flower.deployment.folder import ServerFolder
     from fedga.flower.deployment.serve import serve as serve_folder
 

@@ -21,8 +21,7 @@ _PROJECT = """\
 [project]
 name = "{name}"
 version = "1.0.0"
-description = "{description}"
-license = "Apache-2.0"
+{description}license = "Apache-2.0"
 requires-python = ">=3.11"
 # fedga[flower] is installed on every machine beforehand; whatever stood here, Flower would fetch for every run.
 dependencies = []
@@ -75,7 +74,8 @@ def write_app(folder: Path, name: str, description: str, sections: list[Section]
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedGAError(f"{folder} is not empty: choose a folder that is not there yet")
     config = "\n".join(map(str, sections))
-    project = _PROJECT.format(name=project_name(name), description=description, package=PACKAGE, config=config)
+    described = as_toml({"description": description})
+    project = _PROJECT.format(name=project_name(name), description=described, package=PACKAGE, config=config)
     for file, content in _MODULES.items():
         write_whole(folder / PACKAGE / file, content)
     write_whole(folder / "README.md", readme)

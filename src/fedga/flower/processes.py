@@ -29,6 +29,7 @@ import sys
 import sysconfig
 import time
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,10 @@ _QUIET = {
 }
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STARTED = re.compile(r"Successfully started run (\d+)")
+_LOG_BEGINS = "Starting logstream for run_id"  # with which `flwr run --stream` and `flwr log` end their own remarks
+_OF_FLWR = re.compile(r"\s*(?:[╭│╰]|Error: )")  # how they say that a stream has broken off
+_LINES_KEPT = 200
+_TAKE_UP_AFTER_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,38 @@ class Outcome:
         return self.status == "finished:completed"
 
 
+class _RunLog:
+    """The log of a run, every line once: each stream of it begins with the first line again."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+        self._passed_on = 0
+        self._place: int | None = None  # in the stream that runs; None before its first line
+        self._first = True
+        self._last: deque[str] = deque(maxlen=_LINES_KEPT)
+
+    def take(self, line: str) -> None:
+        """A line of a command that streams the log; what it says beforehand is passed on the first time only."""
+        if self._place is None:
+            if _LOG_BEGINS in line:
+                self._place = 0
+            if self._first:
+                self._on_line(line)
+            return
+        self._place += 1
+        if self._place > self._passed_on:
+            self._passed_on = self._place
+            self._last.append(line)
+            self._on_line(line)
+
+    def ended(self, code: int) -> None:
+        """The command has ended; if it failed, its last words are no lines of the log."""
+        while code and self._last and _OF_FLWR.match(self._last[-1]):
+            self._last.pop()
+            self._passed_on -= 1
+        self._place, self._first = None, False
+
+
 @dataclass(frozen=True)
 class SuperLink:
     """A running SuperLink of ours; see ``superlink``."""
@@ -219,34 +256,26 @@ class SuperLink:
             arguments += ["--run-config", str(overrides)]
         if federation:
             arguments += ["--federation-config", as_words(federation)]
-        said: list[str] = []
+        said: deque[str] = deque(maxlen=_LINES_KEPT)
         found: list[int] = []
+        log = _RunLog(on_line)
 
         def take(line: str) -> None:
             if not found and (match := _STARTED.search(line)):
                 found.append(int(match[1]))
             said.append(line)
-            on_line(line)
+            log.take(line)
 
-        self._follow(arguments, take)
+        log.ended(self._follow(arguments, take))
         if not found:
             raise FedGAError(f"Flower did not start the run: {self._reason(os.linesep.join(said))}")
-        return self._until_ended(found[0], len(said), on_line)
+        return self._until_ended(found[0], log)
 
-    def _until_ended(self, run_id: int, seen: int, on_line: Callable[[str], None]) -> Outcome:
+    def _until_ended(self, run_id: int, log: _RunLog) -> Outcome:
         """The stream of log lines may break off before the run ends: then it is taken up where it was."""
         while not (outcome := self.outcome(run_id)).status.startswith("finished"):
-            lines = 0
-
-            def take(line: str) -> None:
-                nonlocal lines, seen
-                lines += 1
-                if lines > seen:
-                    seen = lines
-                    on_line(line)
-
-            self._follow(["log", str(run_id), CONNECTION, "--stream"], take)
-            time.sleep(1)
+            log.ended(self._follow(["log", str(run_id), CONNECTION, "--stream"], log.take))
+            time.sleep(_TAKE_UP_AFTER_S)
         return outcome
 
     def outcome(self, run_id: int) -> Outcome:
@@ -270,13 +299,14 @@ class SuperLink:
             raise FedGAError(f"Flower does not say how its runs stand: {self._reason(said)}") from None
         return [Outcome(int(run["run-id"]), run["status"], run.get("status-details", "")) for run in runs]
 
-    def _follow(self, arguments: Sequence[str], on_line: Callable[[str], None]) -> None:
+    def _follow(self, arguments: Sequence[str], on_line: Callable[[str], None]) -> int:
         process = self.family.start("flwr", *arguments)
         assert process.stdout is not None
         with process:
             for line in process.stdout:
                 on_line(plain(line.rstrip("\r\n")))
         self.check()
+        return process.returncode
 
     def check(self) -> None:
         """A SuperLink that has died is an error that says where to look."""
@@ -374,7 +404,8 @@ def as_words(values: Mapping[str, Value]) -> str:
 
 def _as_toml_value(value: Value) -> str:
     if isinstance(value, str):
-        return '"' + json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022") + '"'
+        escaped = json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022").replace("\x7f", "\\u007f")
+        return f'"{escaped}"'
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

@@ -124,16 +124,25 @@ class ServerFolder:
     def check_safe(self) -> None:
         """Refuse certificates that are missing or have ended, and keys that are not secret."""
         made_by = f"fedga flower init {self.path}"
-        for certificate in (self.authority, self.certificate):
-            if not certificate.exists():
-                raise FedGAError(
-                    f"{certificate} is missing, and without certificates anybody could pose as the server: {made_by} "
-                    "makes them in a new folder; only --insecure does without"
-                )
-        for key in (self.authority_key, self.key):
-            check_secret(key, made_by)
+        self.check_authority()
+        if not self.certificate.exists():
+            raise FedGAError(
+                f"{self.certificate} is missing, and without it anybody could pose as the server: {made_by} makes it "
+                "anew, and nothing changes for sites; only --insecure does without"
+            )
+        check_secret(self.key, made_by)
+        if self.authority_key.exists():  # it may be kept elsewhere
+            check_secret(self.authority_key, made_by)
         if days_left(self.certificate) < 0:
             raise FedGAError(f"the server's certificate has ended: {made_by} renews it, and nothing changes for sites")
+
+    def check_authority(self) -> None:
+        """Refuse a folder without the certificate that the sites trust: another one would be none of theirs."""
+        if not self.authority.exists():
+            raise FedGAError(
+                f"{self.authority} is missing, by which sites know the server: copy it back from a site, where it is "
+                "ca.crt, too, or restore it from a backup"
+            )
 
     def admitted_keys(self) -> list[PublicKey]:
         """The keys of the admitted sites."""
@@ -157,9 +166,16 @@ def make_server(path: Path, address: Address, sections: list[Section]) -> Server
 
 
 def renew(folder: ServerFolder) -> bool:
-    """A new certificate for the server if the old one ends soon; True if so."""
-    if days_left(folder.certificate) >= RENEW_WITHIN_DAYS:
+    """A new certificate for the server if the old one ends soon, or it or its key is missing; True if so."""
+    folder.check_authority()
+    there = folder.certificate.exists() and folder.key.exists()
+    if there and days_left(folder.certificate) >= RENEW_WITHIN_DAYS:
         return False
+    if not folder.authority_key.exists():
+        raise FedGAError(
+            f"{folder.authority_key} is missing, which has to sign a new certificate of the server: restore it from a "
+            "backup, or make a new folder"
+        )
     _certify(folder, folder.address())
     return True
 
@@ -243,7 +259,7 @@ class SiteFolder:
     def check_safe(self) -> None:
         """Refuse a certificate that is missing or none, and a key that is not secret."""
         read_certificate(self.authority)
-        check_secret(self.key(), "fedga flower join")
+        check_secret(self.key(), "fedga flower join, in a new folder,")
 
     def _value(self, key: str) -> Value:
         return _value(self.settings, _read(self.settings, "fedga flower join"), key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import socket
 import subprocess
@@ -22,6 +23,8 @@ from fedga.flower.processes import CONNECTION, Family, Outcome, SuperLink, famil
 
 _LOOK_FOR_KEYS_EVERY_S = 1.0
 _OPEN_WITHIN_S = 30.0
+_LOOK_AT_DOOR_EVERY_S = 0.5
+_GATE = "fedga.flower.deployment.gate"
 _LONG_LOG = 10_000_000
 _ALREADY_KNOWN = "already"  # of a public key; Flower has no other word for it on the command line
 
@@ -29,7 +32,9 @@ _ALREADY_KNOWN = "already"  # of a public key; Flower has no other word for it o
 def serve(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> None:
     """Run the federation to its end; what its server says goes to ``say``.
 
-    Keys are registered before the door opens, so that no site is turned away for coming early.
+    Keys are registered before the door opens, so that no site is turned away for coming early. Run it on a machine
+    where only trusted people have accounts: each of them can reach Flower's control of the runs, and so run code at
+    every site.
     """
     address = folder.address()
     address = Address(address.host, port or address.port)
@@ -44,10 +49,11 @@ def serve(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> N
         )
         link.stop_unfinished()
         with _admissions(folder, link, say) if not insecure else contextlib.nullcontext():
-            _open_door(members, folder, link, address.port, insecure)
-            say(f"the server is ready at {address} for {', '.join(folder.sites())}")
-            heard = Heard(say, say_errors=False)
-            outcome = link.run(folder.app, on_line=heard.take)
+            door = _Door(members, folder, link, address.port, insecure)
+            with door.open(say):
+                say(f"the server is ready at {address} for {', '.join(folder.sites())}")
+                heard = Heard(say, say_errors=False)
+                outcome = link.run(folder.app, on_line=heard.take)
     _conclude(folder, outcome, heard)
 
 
@@ -134,22 +140,78 @@ def _check_free(host: str, port: int) -> None:
             ) from None
 
 
-def _open_door(members: Family, folder: ServerFolder, link: SuperLink, port: int, insecure: bool) -> None:
-    """Start the gate, and wait until it is open."""
+class _Door:
+    """The gate as a process: started, watched, and started again when it has ended by itself."""
+
+    def __init__(self, members: Family, folder: ServerFolder, link: SuperLink, port: int, insecure: bool) -> None:
+        self._members, self._link, self._port = members, link, port
+        self._host, self._log = folder.listen(), folder.home / "gate.log"
+        self._arguments = _gate_arguments(folder, link, port, insecure)
+        if self._log.exists():
+            self._log.replace(self._log.with_suffix(".old.log"))  # its last words are no gate's of ours
+        self._over = threading.Event()
+        self._failure: FedGAError | None = None
+
+    @contextlib.contextmanager
+    def open(self, say: Say) -> Iterator[None]:
+        """A door that is open while the block lasts; if it cannot be opened again, the block ends with an error."""
+        gate = self._start()
+        watcher = threading.Thread(target=self._watch, args=(gate, say), daemon=True)
+        watcher.start()
+        try:
+            yield
+        except FedGAError:
+            if self._failure is None:
+                raise
+        finally:
+            self._over.set()
+            watcher.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _watch(self, gate: subprocess.Popen[str], say: Say) -> None:
+        opened_again = -math.inf
+        while not self._over.wait(_LOOK_AT_DOOR_EVERY_S):
+            if gate.poll() is None:
+                continue
+            say(f"the server's port {self._port} has closed ({self._last_words()}): opening it again")
+            try:
+                if time.monotonic() < opened_again + _OPEN_WITHIN_S:
+                    raise self._does_not_open()
+                gate, opened_again = self._start(), time.monotonic()
+            except FedGAError as error:
+                if self._over.is_set():  # meanwhile, so that nobody waits for it any more
+                    return
+                self._failure = error
+                self._link.process.kill()  # which ends the run
+                return
+
+    def _start(self) -> subprocess.Popen[str]:
+        """Start the gate, and wait until it is open."""
+        gate = self._members.start(sys.executable, "-m", _GATE, *self._arguments, log=self._log)
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        deadline = time.monotonic() + _OPEN_WITHIN_S
+        while gate.poll() is None and time.monotonic() < deadline and not self._over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection((here, self._port), timeout=1):
+                return gate
+            time.sleep(0.1)
+        raise self._does_not_open()
+
+    def _does_not_open(self) -> FedGAError:
+        return FedGAError(f"the server's port {self._port} does not open: {self._last_words()} (log: {self._log})")
+
+    def _last_words(self) -> str:
+        return last_words(tail(self._log)) or "it said nothing"
+
+
+def _gate_arguments(folder: ServerFolder, link: SuperLink, port: int, insecure: bool) -> list[str]:
     arguments = ["--host", folder.listen(), "--port", str(port)]
     arguments += ["--target", f"{'http' if insecure else 'https'}://{link.address}"]
-    if not insecure:
-        files = {"--ca": folder.authority, "--certificate": folder.certificate, "--key": folder.key}
-        arguments += [word for flag, path in files.items() for word in (flag, str(path.resolve()))]
-    log = folder.home / "gate.log"
-    gate = members.start(sys.executable, "-m", "fedga.flower.deployment.gate", *arguments, log=log)
-    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(folder.listen(), folder.listen())
-    deadline = time.monotonic() + _OPEN_WITHIN_S
-    while gate.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection((here, port), timeout=1):
-            return
-        time.sleep(0.1)
-    raise FedGAError(f"the server's port {port} does not open: {last_words(tail(log))}")
+    if insecure:
+        return arguments
+    files = {"--ca": folder.authority, "--certificate": folder.certificate, "--key": folder.key}
+    files["--admitted"] = folder.admitted
+    return [*arguments, *(word for flag, path in files.items() for word in (flag, str(path.resolve())))]
 
 
 def _conclude(folder: ServerFolder, outcome: Outcome, heard: Heard) -> None:

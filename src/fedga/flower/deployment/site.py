@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Iterable
+from typing import IO
 
 from fedga.errors import FedGAError
 from fedga.files import write_whole
@@ -20,25 +20,31 @@ from fedga.flower.processes import Family, as_toml, family, free_port, last_word
 _TRY_EVERY_S = 2.0
 _ANSWER_WITHIN_S = 20.0
 _LINES_KEPT = 200
+REFUSED_FOR_S = 90.0  # Flower's server holds on to a connection that broke off for two heartbeats, 60 s
 _ACTIVE = "SuperNode ID: "
-_KEY_UNKNOWN = re.compile(r"\[code: 2004\]|Failed to activate SuperNode")
+_REFUSED = re.compile(r"\[code: 2004\]|Failed to activate SuperNode")  # an unknown key, or one that is connected
 _PLAIN_TEXT = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 _NOT_TRUSTED = re.compile(r"certificate verify failed|CERTIFICATE_VERIFY_FAILED", re.IGNORECASE)
 
 
 def attend(folder: SiteFolder, insecure: bool, say: Say) -> None:
-    """Take part until interrupted: a server that is away is waited for, one that refuses us is an error."""
+    """Take part until interrupted: a server that is away is waited for, one that goes on refusing us is an error."""
     config = folder.node_config()
     if not insecure:
         folder.check_safe()
     with family(folder.home) as members:
         node = write_whole(folder.home / "node.toml", as_toml(config))
         arguments = _arguments(folder, str(node), insecure)
+        refusal = _Refusal(folder, say)
         while True:
             _reach(folder, insecure, say)
             ended = _Node(members, arguments, folder, say)
-            ended.check()
-            say(f"the server no longer knows {folder.site()} by its number: asking for another")
+            if ended.refused:
+                refusal.bear()
+            else:
+                ended.check()
+                refusal.over()
+                say(ended.why)
             time.sleep(_TRY_EVERY_S)
 
 
@@ -48,6 +54,40 @@ def _arguments(folder: SiteFolder, node: str, insecure: bool) -> list[str]:
         return [*where, "--insecure"]
     files = {"--root-certificates": folder.authority, "--auth-supernode-private-key": folder.key()}
     return [*where, *(word for flag, path in files.items() for word in (flag, str(path.resolve())))]
+
+
+class _Refusal:
+    """The server's no, which passes if it is meant for a former connection of ours that the server has not let go."""
+
+    def __init__(self, folder: SiteFolder, say: Say) -> None:
+        self._folder, self._say = folder, say
+        self._since: float | None = None
+        self._was_connected = False
+
+    def bear(self) -> None:
+        """Say once what may be the matter; when it has lasted too long, it is the key."""
+        now, folder = time.monotonic(), self._folder
+        if self._since is None:
+            self._since = now
+            self._say(self._words())
+        if now - self._since < REFUSED_FOR_S:
+            return
+        raise FedGAError(
+            f"the server does not know this site's key: its owner has to run fedga flower admit with "
+            f"{folder.public_key().name}, the file {folder.public_key()} here"
+        )
+
+    def over(self) -> None:
+        """We were let in."""
+        self._since, self._was_connected = None, True
+
+    def _words(self) -> str:
+        if self._was_connected:
+            return "waiting for the server to let go of the former connection"
+        return (
+            f"the server refuses the key of {self._folder.site()} for now: it does not know the key, or has not let go "
+            f"of a former connection of this site; trying for {REFUSED_FOR_S:.0f} s"
+        )
 
 
 class _Node:
@@ -61,12 +101,12 @@ class _Node:
         assert process.stdout is not None
         reader = threading.Thread(target=self._listen, args=(process.stdout,), daemon=True)
         reader.start()
-        process.wait()  # its children end when they see it gone, and only then does the last line come
+        self._code = process.wait()  # its children end when they see it gone, and only then does the last line come
         reader.join(timeout=5)
 
-    def _listen(self, lines: Iterable[str]) -> None:
+    def _listen(self, lines: IO[str]) -> None:
         heard = Heard(self._say)
-        with open(self._folder.home / "site.log", "w", encoding="utf-8") as log:
+        with lines, open(self._folder.home / "site.log", "w", encoding="utf-8") as log:
             for line in lines:
                 log.write(line)
                 log.flush()
@@ -76,16 +116,23 @@ class _Node:
                     self._active = heard.connected = True
                     self._say(f"{self._folder.site()} takes part in the federation at {self._folder.server()}")
 
+    @property
+    def refused(self) -> bool:
+        """Whether the server did not let it in for its key's sake."""
+        return not self._active and _REFUSED.search("".join(self._lines)) is not None
+
+    @property
+    def why(self) -> str:
+        """What ended a node that was let in, and what comes next."""
+        if self._code < 0:
+            return f"Flower's node was killed (signal {-self._code}): starting another"
+        return f"the server no longer knows {self._folder.site()} by its number: asking for another"
+
     def check(self) -> None:
-        """A node that was never let in says why; it is of no use to try again."""
+        """A node that was never let in, and not for its key's sake, says why; it is of no use to try again."""
         if self._active:
             return
         said, folder = "".join(self._lines), self._folder
-        if _KEY_UNKNOWN.search(said):
-            raise FedGAError(
-                f"the server does not know this site's key: its owner has to run fedga flower admit with "
-                f"{folder.public_key().name}, the file {folder.public_key()} here"
-            )
         if _NOT_TRUSTED.search(said):
             raise _not_the_server(folder)
         raise FedGAError(
