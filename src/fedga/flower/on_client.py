@@ -128,7 +128,7 @@ def _at_site(context: Context) -> bool:
 
 def _participant(message: Message, context: Context) -> Participant:
     config = wire.config_of(message)
-    spec = RunSpec.from_json(str(config["spec"]))
+    spec = _spec(str(config["spec"]))
     if _at_site(context):
         pixels = wire.arrays_of(message.content, wire.PIXELS)
         holding = _site_holding(context, config, pixels, spec.standardize)
@@ -138,6 +138,11 @@ def _participant(message: Message, context: Context) -> Participant:
     network = _network(spec.model, spec.norm, dataset.input_shape, dataset.num_classes, holding.data.device)
     algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
     return Participant(spec, algorithm, network, holding, wire.whole(config, "client"))
+
+
+@cache
+def _spec(text: str) -> RunSpec:
+    return RunSpec.from_json(text)
 
 
 @cache

@@ -147,6 +147,10 @@ class RemoteEngine:
     @torch.no_grad()
     def finish(self, replies: Iterable[Message]) -> list[LaneRound]:
         """The replies to `begin`'s messages become the next model."""
+        with computing_in(self.lane.spec.precision), self.workers.alone():
+            return self._finish(replies)
+
+    def _finish(self, replies: Iterable[Message]) -> list[LaneRound]:
         under_way = self._under_way
         assert under_way is not None
         returned = self._returned(under_way, replies)
@@ -158,23 +162,22 @@ class RemoteEngine:
         params = torch.stack([reply.params for reply in returned]).to(device)
         buffers = torch.stack([reply.buffers for reply in returned]).to(device)
         sizes = torch.tensor([[reply.examples for reply in returned]], device=device)
-        with computing_in(self.lane.spec.precision), self.workers.alone():
-            shares, weights = self.server.weights(clients, sizes)
-            update = lane_sums(weights, params - stack.params)
-            moved = stack.buffers + lane_sums(shares, buffers - stack.buffers)
-            report = {
-                name: torch.stack([reply.report[name] for reply in returned]).to(device)[None]
-                for name in returned[0].report
-            }
-            after = None
-            if under_way.before is not None:
-                after = self.examiner.evaluate(params, buffers, [0] * len(returned))
-            self.server.advance(under_way.number, clients, update, moved, [report], [under_way.survey])
-            self.round, self._under_way = under_way.number, None
-            stack.counted[clients[0].cpu()] = self.round
-            counts = self.class_counts([reply.client for reply in returned])
-            counts = None if counts is None else counts.to(device)[None]
-            return self.server.results(self.round, clients, counts, under_way.before, after)
+        shares, weights = self.server.weights(clients, sizes)
+        update = lane_sums(weights, params - stack.params)
+        moved = stack.buffers + lane_sums(shares, buffers - stack.buffers)
+        report = {
+            name: torch.stack([reply.report[name] for reply in returned]).to(device)[None]
+            for name in returned[0].report
+        }
+        after = None
+        if under_way.before is not None:
+            after = self.examiner.evaluate(params, buffers, [0] * len(returned))
+        self.server.advance(under_way.number, clients, update, moved, [report], [under_way.survey])
+        self.round, self._under_way = under_way.number, None
+        stack.counted[clients[0].cpu()] = self.round
+        counts = self.class_counts([reply.client for reply in returned])
+        counts = None if counts is None else counts.to(device)[None]
+        return self.server.results(self.round, clients, counts, under_way.before, after)
 
     @property
     def _least(self) -> int:

@@ -31,7 +31,7 @@ def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def from_record(record: ArrayRecord) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
 
 
 def arrays_of(content: RecordDict, name: str) -> dict[str, Tensor]:

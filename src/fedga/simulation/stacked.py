@@ -221,7 +221,8 @@ class StackedModel:
         may lie in ``into``, and the buffers after the pass. Where the network `adds_gradients`, the ``keep``-th part of
         what lay in ``into`` is added to it.
         """
-        self._module.train()
+        if not self._module.training:  # asked of every step of every client
+            self._module.train()
         if self._gradient_by_hand is not None and self.adds_gradients:
 
             def loss_gradient(logits: Tensor) -> Tensor:
