@@ -25,6 +25,7 @@ from fedga.experiments.spec import RunSpec
 from fedga.flower import wire
 from fedga.flower.kept import Kept
 from fedga.flower.participant import Holding, Look, Participant
+from fedga.flower.replies import vectors
 from fedga.flower.site_log import SiteLog
 from fedga.simulation.device_data import DeviceData, Pixels
 from fedga.simulation.stacked import StackedModel
@@ -105,17 +106,12 @@ def _evaluate(message: Message, context: Context) -> Message:
 
 def _model_in(message: Message, participant: Participant) -> tuple[Tensor, Tensor]:
     """The received model as the vectors our network works with."""
-    named = wire.arrays_of(message.content, wire.ARRAYS)
-    model, device = participant.model, participant.holding.places.device
-    for name, shape in (model.params.shapes | model.buffers.shapes).items():
-        if name not in named or named[name].shape != shape:
-            found = tuple(named[name].shape) if name in named else "nothing"
-            raise FedGAError(
-                f"the server sent {found} for {name} of model {participant.spec.model}, which has {tuple(shape)} here: "
-                "use the same version of the model on both sides"
-            )
-    buffers = model.buffers.flatten(named).to(model.dtype)
-    return model.params.flatten(named).to(device), buffers.to(device)
+    device = participant.holding.places.device
+    try:
+        params, buffers = vectors(participant.model, wire.arrays_of(message.content, wire.ARRAYS))
+    except FedGAError as error:
+        raise FedGAError(f"the server's model is not {participant.spec.model} as it is here: {error}") from None
+    return params.to(device), buffers.to(device)
 
 
 def _named(model: StackedModel, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
