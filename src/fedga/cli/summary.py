@@ -13,13 +13,13 @@ from fedga.experiments.spec import RunSpec
 from fedga.report import figures
 from fedga.report.curves import Curve, read_curves
 from fedga.report.general import general_pictures
-from fedga.report.summary import summary_table
+from fedga.report.summary import summary_metrics, summary_table
 
 
 def print_summary(folder: Path, run_ids: Collection[str] | None, console: Console) -> list[Curve]:
     """The table of a folder's runs (all of them, or those named); returns what it was made of."""
     curves = read_curves(folder, run_ids)
-    console.print(summary_table(curves, width=console.width))
+    console.print(summary_table(curves, summary_metrics(curves), width=console.width))
     return curves
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedga.errors import FedGAError, needs_extra
+from fedga.experiments import own_metrics
 from fedga.experiments.database import FILE_NAME, IDENTITY, explained, open_for_reading, open_for_writing, transaction
 from fedga.experiments.records import METRICS
 
@@ -25,9 +26,11 @@ _RUNS = ("key", "run_id", *IDENTITY, "spec", "fingerprint", "status", "rounds_do
 _TABLES: dict[str, tuple[str, ...]] = {
     "runs": _RUNS,
     "metrics": ("run", "round", *METRICS),
+    "own_metrics": ("run", "round", "name", "value"),
     "client_rounds": ("run", "round", "arrays"),
     "partitions": ("key", "arrays"),
 }
+_MEASURED = (*METRICS, "value")
 
 
 def write_archive(folder: Path, target: Path) -> list[Path]:
@@ -60,12 +63,12 @@ def _read(connection: sqlite3.Connection, table: str) -> Any:
 
     names = _TABLES[table]
     connection.create_function("rounded", 1, _rounded, deterministic=True)
-    cells = [f"rounded({name})" if name in METRICS else name for name in names]
-    order = "run, round" if table == "metrics" else "rowid"
+    cells = [f"rounded({name})" if name in _MEASURED else name for name in names]
+    order = {"metrics": "run, round", "own_metrics": "run, round, name"}.get(table, "rowid")
     query = f"SELECT {', '.join(cells)} FROM {table} ORDER BY {order}"
     rows = _looks(connection) if table == "client_rounds" else connection.execute(query)
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    kinds = {name: pa.float32() for name in METRICS}
+    kinds = {name: pa.float32() for name in _MEASURED}
     found = {name: pa.array(column, kinds.get(name)) for name, column in zip(names, columns, strict=True)}
     return pa.table({name: column for name, column in found.items() if column.null_count < len(column)})
 
@@ -108,6 +111,7 @@ def restore(archive: Path, folder: Path) -> None:
     parquet = _parquet()
     with closing(open_for_writing(folder)) as connection, transaction(connection):
         connection.execute("CREATE TABLE IF NOT EXISTS partitions (key TEXT PRIMARY KEY, arrays BLOB NOT NULL)")
+        own_metrics.make_table(connection)
         for table in _TABLES:
             path = archive / f"{table}.parquet"
             if path.exists():
@@ -126,7 +130,7 @@ def _insert(connection: sqlite3.Connection, table: str, content: Any) -> None:
     names = [name for name in content.column_names if name in _TABLES[table]]
     columns = (content.column(name).to_pylist() for name in names)
     rows = zip(
-        *(map(_rounded, of) if at in METRICS else of for at, of in zip(names, columns, strict=True)), strict=True
+        *(map(_rounded, of) if at in _MEASURED else of for at, of in zip(names, columns, strict=True)), strict=True
     )
     places = ", ".join("?" * len(names))
     connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", rows)

@@ -18,6 +18,7 @@ from fedga.experiments.records import Partition
 from fedga.experiments.spec import RunSpec
 from fedga.models import build_model
 from fedga.simulation.lanes import Lane
+from fedga.simulation.metrics import own_metrics
 
 Made = TypeVar("Made")
 CLIENTS_KEPT = 1000  # of a partition, for a report's heat map
@@ -53,6 +54,7 @@ class Preparation:
         self._data_dir, self._progress = data_dir, progress
         self._datasets: dict[tuple[Any, ...], Dataset] = {}
         self._federations: dict[tuple[Any, ...], Federation] = {}
+        self.metrics = own_metrics()
         for spec in specs:
             make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
         for spec in {(s.dataset, s.model, s.norm): s for s in specs}.values():
@@ -121,7 +123,7 @@ class Preparation:
         dataset = self.dataset(spec)
         model = build_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm, seed=spec.seed)
         algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
-        return Lane(spec, self.federation(spec), algorithm, model)
+        return Lane(spec, self.federation(spec), algorithm, model, self.metrics)
 
     def _check_model(self, spec: RunSpec) -> None:
         """Refuse a network that does not fit the data now, not in the middle of a sweep."""

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,33 @@ class RoundMetrics:
     forgetting_frequent: float | None = None
     forgetting_rare: float | None = None
     forgetting_missing: float | None = None
+    own: Mapping[str, float] = field(default_factory=dict)  # metrics of the user's own, by name
+
+    @classmethod
+    def of(cls, run_id: str, round: int, measured: Mapping[str, float]) -> RoundMetrics:  # noqa: A002
+        """Built-in metrics as fields, all others under ``own``.
+
+        >>> RoundMetrics.of("a", 1, {"accuracy": 0.5, "worst-recall": 0.25}).own
+        {'worst-recall': 0.25}
+        """
+        own = {name: value for name, value in measured.items() if name not in METRICS}
+        return cls(run_id, round, own=own, **{name: measured[name] for name in METRICS if name in measured})
 
     def row(self, key: int) -> tuple[Any, ...]:
-        """The cells of table ``metrics``: NaN is no value, and numbers of any library become Python's."""
-        values = (None if value is None or math.isnan(value) else float(value) for value in astuple(self)[2:])
-        return (key, self.round, *values)
+        """The cells of table ``metrics``."""
+        return (key, self.round, *(_cell(getattr(self, name)) for name in METRICS))
+
+    def own_rows(self, key: int) -> list[tuple[int, int, str, float | None]]:
+        """The rows of table ``own_metrics``."""
+        return [(key, self.round, name, _cell(value)) for name, value in self.own.items()]
 
 
-METRICS = tuple(f.name for f in fields(RoundMetrics))[2:]
+METRICS = tuple(f.name for f in fields(RoundMetrics))[2:-1]
+
+
+def _cell(value: float | None) -> float | None:
+    """NaN is no value, and numbers of any library become Python's."""
+    return None if value is None or math.isnan(value) else float(value)
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedga.algorithms import ALGORITHMS, own_algorithms
 from fedga.errors import FedGAError
 from fedga.experiments.database import IDENTITY
-from fedga.experiments.records import Run
+from fedga.experiments.records import METRICS, Run
 from fedga.experiments.results import read_runs
 from fedga.experiments.spec import SETTINGS, RunSpec
+from fedga.models import own_model
+from fedga.own import Part, parts
 
 _OF_THE_DATA = ("dataset", "label_column", "client_column")  # runs equal in these read the same samples
 
@@ -31,6 +34,7 @@ def register_runs(
 ) -> list[Run]:
     """Enter what is new among ``specs``, inside the caller's transaction, so that a refusal leaves nothing behind."""
     there = read_runs(connection)
+    _check_code(connection, folder, specs)
     known = {run.run_id for run in there}
     by_identity: dict[tuple[Any, ...], list[RunSpec]] = {}
     for run in there:
@@ -66,6 +70,30 @@ def _check_data(folder: Path, spec: RunSpec, before: str, now: str) -> None:
             f"the data of {spec.dataset!r} are not those the results in {str(folder)!r} were made with "
             f"(their hash was {before[:16]}, now it is {now[:16]}): give another --out, or bring the old data back"
         )
+
+
+def _check_code(connection: sqlite3.Connection, folder: Path, specs: Sequence[RunSpec]) -> None:
+    """Refuse code of the user's own that is not the one this folder's runs were made with."""
+    digests = own_code(specs)
+    if digests:
+        connection.execute("CREATE TABLE IF NOT EXISTS own_code (part TEXT PRIMARY KEY, digest TEXT NOT NULL)")
+    for part, digest in digests.items():
+        key = f"{part.kind}/{part.name}"
+        connection.execute("INSERT OR IGNORE INTO own_code VALUES (?, ?)", (key, digest))
+        (before,) = connection.execute("SELECT digest FROM own_code WHERE part = ?", (key,)).fetchone()
+        if before != digest:
+            raise FedGAError(
+                f"{part.origin} has changed since the runs in {str(folder)!r} were made with it: give another --out, "
+                "or bring the old code back"
+            )
+
+
+def own_code(specs: Iterable[RunSpec]) -> dict[Part, str]:
+    """The user's own algorithms, networks and metrics that these runs use, with a digest of the code of each."""
+    names, models = {spec.algorithm_name for spec in specs} - ALGORITHMS.keys(), {spec.model for spec in specs}
+    used = [part for name, part in own_algorithms(installed=bool(names)).items() if name in names]
+    used += [part for name in sorted(models) if (part := own_model(name))]
+    return {part: part.digest() for part in (*used, *parts("metrics", METRICS).values())}
 
 
 def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes: Collection[str]) -> None:

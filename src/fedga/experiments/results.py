@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from fedga.errors import unknown_name
+from fedga.experiments import own_metrics
 from fedga.experiments.database import IDENTITY
 from fedga.experiments.records import METRICS, Run, Summary
 from fedga.experiments.spec import RunSpec
@@ -66,20 +67,22 @@ def telling_fields(runs: list[Run]) -> tuple[str, ...]:
 
 
 def result_table(connection: sqlite3.Connection) -> ResultTable:
-    """The rows of every run; averaged metrics where any run averages, settings where only they tell runs apart."""
+    """The rows of every run; averaged metrics where any run averages, then the user's own, then telling settings."""
     runs = read_runs(connection)
     averaged = AVERAGED if any(run.spec.server_average for run in runs) else ()
     further = telling_fields(runs)
+    own = own_metrics.names(connection)
     query = f"SELECT round, {', '.join((*SHOWN, *averaged))} FROM metrics WHERE run = ? ORDER BY round"
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for run in runs:
             head = tuple(getattr(run.spec, name) for name in IDENTITY)
             tail = tuple(_plain(getattr(run.spec, name)) for name in further)
+            measured = own_metrics.of_run(connection, run.key)
             for row in connection.execute(query, (run.key,)):
-                yield head + row + tail
+                yield (*head, *row, *(measured.get(row[0], {}).get(name) for name in own), *tail)
 
-    return ResultTable((*COLUMNS, *averaged, *further), rows())
+    return ResultTable((*COLUMNS, *averaged, *own, *further), rows())
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TextIO
 
 from fedga.errors import FedGAError
+from fedga.experiments import own_metrics
 from fedga.experiments.checkpoints import find_strays, write_checkpoint
 from fedga.experiments.database import explained, open_for_reading, open_for_writing, transaction
 from fedga.experiments.owner import STALE_AFTER_S, Owner
@@ -299,6 +300,7 @@ class Store:
         cells = ", ".join("?" * (2 + len(METRICS)))
         rows = [row.row(keys[row.run_id]) for row in metrics]
         connection.executemany(f"INSERT OR REPLACE INTO metrics VALUES ({cells})", rows)
+        own_metrics.enter(connection, metrics, keys)
         packed = [(keys[seen.run_id], seen.round, seen.pack()) for seen in clients]
         connection.executemany("INSERT OR REPLACE INTO client_rounds VALUES (?, ?, ?)", packed)
         for run_id in self._unfinished(connection, group_id):
@@ -342,8 +344,8 @@ class Store:
     def results(self) -> Iterator[ResultTable]:
         """One row per run and evaluated round, streamed from one snapshot: names of columns, and an iterator of tuples.
 
-        The columns are ``results.COLUMNS``, then the averaged metrics where any run averages on the server, then the
-        settings in which runs differ that agree in all named columns.
+        The columns are ``results.COLUMNS``, then the averaged metrics where any run averages on the server, then
+        metrics of the user's own, then the settings in which runs differ that agree in all named columns.
         """
         with self._reading() as connection:
             yield result_table(connection)

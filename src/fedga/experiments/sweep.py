@@ -243,7 +243,7 @@ class _GroupRun:
         for position, (lane, result) in enumerate(zip(lanes, rounds, strict=True)):
             run_id = lane.spec.run_id
             if result.metrics is not None:
-                self.unsaved.metrics.append(RoundMetrics(run_id, result.round, **result.metrics))
+                self.unsaved.metrics.append(RoundMetrics.of(run_id, result.round, result.metrics))
             if result.clients:
                 self.unsaved.clients.append(ClientRound(run_id, result.round, _arrays(result.clients)))
             if result.diverged:

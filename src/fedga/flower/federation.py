@@ -21,6 +21,7 @@ from fedga.experiments.spec import RunSpec
 from fedga.flower.roster import Form, Roster
 from fedga.models import build_model
 from fedga.simulation.lanes import Lane
+from fedga.simulation.metrics import own_metrics
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Sites:
         model = build_model(spec.model, shape, classes, norm=spec.norm, seed=spec.seed)
         algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
         nobody_knows = np.zeros(self.roster.num_clients + 1, dtype=np.int64)
-        return Lane(spec, Federation(self.dataset, np.zeros(0, dtype=np.int64), nobody_knows), algorithm, model)
+        nobodys = Federation(self.dataset, np.zeros(0, dtype=np.int64), nobody_knows)
+        return Lane(spec, nobodys, algorithm, model, own_metrics())
 
     def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]:
         """Of what has to stay the same for a run to go on."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedga.experiments import own_metrics
 from fedga.experiments.database import IDENTITY, explained, open_for_reading
 from fedga.experiments.records import METRICS
 from fedga.experiments.results import read_runs, telling_fields
@@ -107,6 +108,13 @@ def read_curves(
             cells = connection.execute(query, (run.key,)).fetchall()
             table = np.array(cells, dtype=np.float64).reshape(len(cells), 1 + len(METRICS))
             values = {name: table[:, at] for at, name in enumerate(METRICS, 1) if not np.isnan(table[:, at]).all()}
+            values |= _own_values(own_metrics.of_run(connection, run.key), table[:, 0])
             told = {name: getattr(run.spec, name) for name in names}
             curves.append(Curve(told, run.spec.seed, table[:, 0].astype(np.int64), values, run.status, run.run_id))
     return curves
+
+
+def _own_values(measured: Mapping[int, Mapping[str, float | None]], rounds: np.ndarray) -> dict[str, np.ndarray]:
+    names = sorted({name for row in measured.values() for name in row})
+    cells = {name: [measured.get(int(at), {}).get(name) for at in rounds] for name in names}
+    return {name: np.array(column, dtype=np.float64) for name, column in cells.items()}

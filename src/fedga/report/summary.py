@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
+from fedga.experiments.records import METRICS
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, make_panels, setting_text, telling_settings
 from fedga.report.terminal import Column, TitledTable, full_width, least_width, make_table
@@ -24,9 +25,16 @@ class Metric:
 
     name: str
     heading: str
-    high_is_good: bool = True
+    high_is_good: bool | None = True  # None: nobody said, and no value is marked as the best
     over_rounds: bool = False  # the mean over the rounds in which it was measured, instead of the last round
     heavy_tailed: bool = False  # the median over seeds instead of their mean, without a deviation
+
+    def best(self, values: Sequence[float]) -> float:
+        """The best of several finite values; NaN where there is nothing to choose from."""
+        finite = [value for value in values if math.isfinite(value)]
+        if not finite or len(values) < 2 or self.high_is_good is None:
+            return math.nan
+        return max(finite) if self.high_is_good else min(finite)
 
 
 SUMMARY = (
@@ -38,6 +46,15 @@ SUMMARY = (
     Metric("forgetting_rare", "lost on rare", high_is_good=False, over_rounds=True),
     Metric("forgetting_missing", "lost on missing", high_is_good=False, over_rounds=True),
 )
+
+
+def summary_metrics(curves: Iterable[Curve]) -> tuple[Metric, ...]:
+    """The columns of a summary of these runs: the built-in metrics, then those of the user's own that were measured."""
+    found = sorted({name for curve in curves for name in curve.values}.difference(METRICS))
+    in_order = sorted(found, key=lambda name: name.startswith("averaged_"))
+    return (*SUMMARY, *(Metric(name, name.replace("averaged_", "averaged "), high_is_good=None) for name in in_order))
+
+
 _NAMED = ("dataset", "alpha", "preset", "server", "algorithm")
 _COUNTS = ("round", "runs", "seeds", "diverged", "unfinished")
 _DISPENSABLE = ("balanced_accuracy", "macro_f1", "forgetting_rare", "ea_ratio")  # where the terminal is too narrow
@@ -123,9 +140,8 @@ def _cells(rows: Sequence[Row], metric: Metric, gap: str) -> list[Text]:
     cells = []
     for group in _sections(rows):
         values = [row[metric.name] for row in group if row[metric.name] is not None]
-        finite = [value for value in values if math.isfinite(value)]
-        best = (max(finite) if metric.high_is_good else min(finite)) if finite and len(values) > 1 else math.nan
-        cells += [_cell(row, metric, number_text(best, metric.heavy_tailed), gap) for row in group]
+        best = number_text(metric.best(values), metric.heavy_tailed)
+        cells += [_cell(row, metric, best, gap) for row in group]
     return cells
 
 

@@ -54,12 +54,13 @@ class Examiner:
         if not due or not len(self.data.test_targets):
             return rows
         last = self.evaluate(stack.params[due], stack.buffers[due], due)
-        for lane, row in zip(due, scores(last), strict=True):
+        own = self.lanes[0].metrics  # the same for all lanes of an engine
+        for lane, row in zip(due, scores(last, further=own), strict=True):
             rows[lane] = row
         places = [place for place, lane in enumerate(stack.averaging) if lane in due]
         if places:
             lanes = [stack.averaging[place] for place in places]
             averaged = self.evaluate(stack.averaged_params[places], stack.averaged_buffers[places], lanes)
-            for lane, row in zip(lanes, scores(averaged, "averaged_"), strict=True):
+            for lane, row in zip(lanes, scores(averaged, "averaged_", own), strict=True):
                 rows[lane] = (rows[lane] or {}) | row
         return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +15,7 @@ from fedga.algorithms.base import Algorithm
 from fedga.data.federation import Federation
 from fedga.experiments.spec import RunSpec
 from fedga.simulation.device_data import DeviceData, auxiliary_samples
+from fedga.simulation.metrics import Metric
 from fedga.simulation.optimizers import SERVER_RATES, ServerOptimizer, averaging_weight
 from fedga.simulation.stacked import StackedModel, constants
 
@@ -29,6 +30,7 @@ class Lane:
     federation: Federation
     algorithm: Algorithm
     model: nn.Module  # freshly initialised
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # of the user's own, beside the built-in ones
 
 
 def stacking_key(lane: Lane) -> tuple[Any, ...]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedga import asymmetry
+from fedga import asymmetry, own
 from fedga import scores as score
+from fedga.errors import FedGAError
+from fedga.experiments.records import METRICS
 from fedga.simulation.evaluation import Evaluation
+
+Metric = Callable[[Evaluation], Tensor]  # from what models did on the test split to one number per model, [models]
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,8 @@ class ClientRecord:
     ea_after: list[float]
 
 
-def scores(evaluation: Evaluation, prefix: str = "") -> list[dict[str, float]]:
-    """The global model's row of every lane."""
+def scores(evaluation: Evaluation, prefix: str = "", further: Mapping[str, Metric] = {}) -> list[dict[str, float]]:
+    """The global model's row of every lane; ``further`` are metrics beside the built-in ones."""
     confusion = evaluation.confusion.double()  # counts: 0.95 is to be recorded as 0.95
     columns = {
         "accuracy": score.accuracy(confusion),
@@ -33,9 +38,37 @@ def scores(evaluation: Evaluation, prefix: str = "") -> list[dict[str, float]]:
         "balanced_accuracy": score.balanced_accuracy(confusion),
         "ea_ratio": asymmetry.ratio_of(asymmetry.asymmetry_from_means(evaluation.mean_predictions)),
         "loss": evaluation.loss,
+        **{name: _measured(name, metric, evaluation) for name, metric in further.items()},
     }
     table = torch.stack([column.double() for column in columns.values()], dim=1).tolist()
     return [dict(zip((prefix + name for name in columns), row, strict=True)) for row in table]
+
+
+def own_metrics() -> dict[str, Metric]:
+    """The metrics that the project file names or installed packages offer, each tried on two made-up models."""
+    found = {name: part.load() for name, part in own.parts("metrics", built_in=METRICS).items()}
+    confusion = torch.tensor([[[3, 1], [0, 4]], [[2, 2], [1, 3]]])
+    trial = Evaluation(confusion, confusion / confusion.sum(-1, keepdim=True), torch.tensor([0.5, 1.0]))
+    for name, metric in found.items():
+        _measured(name, metric, trial)
+    return found
+
+
+def _measured(name: str, metric: Metric, evaluation: Evaluation) -> Tensor:
+    """The values of a metric of the user's own, once it gave one number per model."""
+    models = len(evaluation.loss)
+    try:
+        values = metric(evaluation)
+    except Exception as error:
+        words = " ".join(str(error).split())
+        raise FedGAError(f"metric {name} failed ({type(error).__name__}: {words}): correct it") from error
+    if not isinstance(values, Tensor) or values.shape != (models,):
+        got = f"shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        raise FedGAError(
+            f"metric {name} gave {got} for {models} models: return a tensor with one number per model, such as "
+            "scores.recall(evaluation.confusion).amin(-1)"
+        )
+    return values.to(evaluation.loss.device)
 
 
 def client_records(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedga.models import ModelBuilder, build_model
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine
 from fedga.simulation.lanes import Lane
+from fedga.simulation.metrics import Metric
 from fedga.simulation.server import LaneRound
 
 
@@ -39,12 +40,15 @@ def simulate(
     *,
     device: str | torch.device = "cpu",
     on_round: Callable[[LaneRound], None] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     **settings: Any,
 ) -> RunResult:
     """Train one run on one machine and return its curve and its model; nothing is written to disk.
 
     ``model`` is a name, a callable ``(input_shape, num_classes) -> nn.Module``, or a module to start from; ``settings``
     are the flags of ``fedga run`` by their names (``rounds=100, lr=0.1, active=10, server="momentum", seed=0``).
+    ``metrics`` are functions of your own, by the names of their columns: each is given an `Evaluation` and returns one
+    number per model.
 
     >>> from fedga.data import load_dataset, make_federation
     >>> federation = make_federation(load_dataset("digits"), clients=10, seed=0, alpha=0.5)
@@ -77,7 +81,8 @@ def simulate(
     if where.type == "cuda" and not torch.cuda.is_available():
         raise FedGAError(f"device {device} was asked for and PyTorch finds no CUDA device here: use device='cpu'")
     engine = Engine(
-        [Lane(spec, federation, algorithm, network)], DeviceData(dataset, where, next(network.parameters()).dtype)
+        [Lane(spec, federation, algorithm, network, dict(metrics or {}))],
+        DeviceData(dataset, where, next(network.parameters()).dtype),
     )
     rows: list[dict[str, float]] = []
     diverged = False

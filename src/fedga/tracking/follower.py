@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from fedga.experiments import own_metrics
 from fedga.experiments.database import open_for_reading
 from fedga.experiments.records import METRICS, Run
 from fedga.experiments.results import read_runs
@@ -91,7 +92,7 @@ class Follower:
         run_id = run.run_id
         if run_id not in self.held:
             self.held[run_id], self.last[run_id] = self.service.begin(tracked), -1
-        rows = self._rows(run_id)  # read after the status: of a run that has ended, all are there
+        rows = self._rows(run)  # read after the status: of a run that has ended, all are there
         if rows:
             self.service.log(tracked, rows)
             self.last[run_id] = rows[-1].round
@@ -100,18 +101,19 @@ class Follower:
             self.ended.add(run_id)
             del self.held[run_id], self.last[run_id]
 
-    def _rows(self, run_id: str) -> list[Row]:
+    def _rows(self, run: Run) -> list[Row]:
         """The rounds of a run that were not handed on yet."""
         query = f"SELECT round, {', '.join(METRICS)} FROM results WHERE run_id = ? AND round > ? ORDER BY round"
-        table = self.results.execute(query, (run_id, self.last[run_id])).fetchall()
-        rows = [Row(at, _new(at, values, self.held[run_id])) for at, *values in table]
+        table = self.results.execute(query, (run.run_id, self.last[run.run_id])).fetchall()
+        own = own_metrics.of_run(self.results, run.key, after=self.last[run.run_id])
+        named = [(at, dict(zip(METRICS, values, strict=True)) | own.get(at, {})) for at, *values in table]
+        rows = [Row(at, _new(at, values, self.held[run.run_id])) for at, values in named]
         return [row for row in rows if row.metrics]
 
 
-def _new(at: int, values: Sequence[float | None], held: Held) -> dict[str, float]:
+def _new(at: int, values: Mapping[str, float | None], held: Held) -> dict[str, float]:
     """The metrics of a round that were measured and that the service lacks."""
-    named = zip(METRICS, values, strict=True)
-    return {name: value for name, value in named if value is not None and at > held.get(name, -1)}
+    return {name: value for name, value in values.items() if value is not None and at > held.get(name, -1)}
 
 
 def run_names(specs: Sequence[RunSpec]) -> Mapping[str, str]:

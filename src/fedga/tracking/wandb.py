@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedga.experiments.records import METRICS
 from fedga.tracking.service import Held, Row, Service, TrackedRun
 
 _KILLED = 255  # the exit code by which wandb tells an interrupted run from a failed one
@@ -60,7 +59,7 @@ class Tracker(Service):
             self.notify(f"{opened.project_url} shows the curves")
             self.told = True
         self.open[run.run_id] = opened
-        return dict.fromkeys(METRICS, opened.starting_step - 1)
+        return {}  # W&B counts whole rounds, of whatever metrics: `log` leaves out those it has
 
     def _settings(self) -> Any:
         """Runs without what describes the machine and the program: hundreds share one process, which is not theirs."""
@@ -75,8 +74,10 @@ class Tracker(Service):
         )
 
     def log(self, run: TrackedRun, rows: Sequence[Row]) -> None:
+        opened = self.open[run.run_id]
         for row in rows:
-            self.open[run.run_id].log(dict(row.metrics), step=row.round, commit=True)
+            if row.round >= opened.starting_step:
+                opened.log(dict(row.metrics), step=row.round, commit=True)
 
     def end(self, run: TrackedRun, diverged: bool, note: str) -> None:
         ended = self.open.pop(run.run_id)

@@ -107,7 +107,8 @@ class _Lines:
     """The curves of all runs, metric by metric: rounds that several share are kept once, values as differences."""
 
     def __init__(self, curves: Sequence[Curve]) -> None:
-        self.names = [name for name in METRICS if any(name in curve.values for curve in curves)]
+        found = {name for curve in curves for name in curve.values}
+        self.names = [*(name for name in METRICS if name in found), *sorted(found.difference(METRICS))]
         self.metrics = [_metric(name) for name in self.names]
         main = [_measured(curve, name) for curve in curves for name in _MAIN]
         others = [_measured(curve, name) for curve in curves for name in self.names if name not in _MAIN]

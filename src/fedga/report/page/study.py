@@ -24,7 +24,7 @@ from fedga.report.curves import Curve, read_curves
 from fedga.report.paper.printed import dataset_name, dataset_rank
 from fedga.report.series import Series, make_panels, setting_text, varying_settings
 from fedga.report.style import LineStyle, base_name, display_name, line_style
-from fedga.report.summary import Row, summary_rows
+from fedga.report.summary import Row, summary_metrics, summary_rows
 
 _ONLY_LOOKS = ("evaluate_every", "diagnose_every", "server_average")  # settings that leave the trained model as it is
 _NO_SETTING = ("dataset", "alpha", "algorithm", "algorithm_options", "seed")  # in which members of a cohort may differ
@@ -186,7 +186,7 @@ def dataset_labels(datasets: Sequence[str]) -> dict[str, str]:
 
 
 def _places(curves: Sequence[Curve], labels: Mapping[str, str], specs: Mapping[str, RunSpec]) -> list[Place]:
-    rows = iter(summary_rows(curves))
+    rows = iter(summary_rows(curves, summary_metrics(curves)))
     places = []
     for panel in make_panels(curves):
         found = [(series, next(rows)) for series in panel.series]

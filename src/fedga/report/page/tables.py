@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedga.report.page.story import Found, absent_words, decide, findings, is_ba
 from fedga.report.page.study import Cohort, Member, Place, Study
 from fedga.report.series import setting_text
 from fedga.report.style import base_name, display_name
-from fedga.report.summary import SUMMARY, Metric, Row, number_text
+from fedga.report.summary import Metric, Row, number_text, summary_metrics
 
 _FLOAT = 4
 _OPTIONAL = ("a client keeps", "the server needs", "options")  # columns of costs that may be left out
@@ -37,7 +36,8 @@ class Filtered:
 def results_table(study: Study) -> Filtered:
     """One row per data set, α, preset, own settings and algorithm; metrics as mean ± deviation over seeds."""
     entries = [(place, cohort, member) for place in study.places for cohort, member in place.members]
-    metrics = [metric for metric in SUMMARY if any(entry[2].row[metric.name] is not None for entry in entries)]
+    found = summary_metrics(study.curves)
+    metrics = [metric for metric in found if any(entry[2].row[metric.name] is not None for entry in entries)]
     named: dict[str, Callable[[Place, Cohort, Member], Cell]] = {
         "data set": lambda place, cohort, member: Cell(place.dataset_label),
         "α": lambda place, cohort, member: Cell(place.alpha_label, place.alpha),
@@ -82,9 +82,7 @@ def _metric_cells(places: Sequence[int], rows: Sequence[Row], competes: Sequence
     for _, group in itertools.groupby(zip(places, rows, competes, strict=True), lambda entry: entry[0]):
         of_place = [(row, counts) for _, row, counts in group]
         known = [row[metric.name] for row, counts in of_place if counts and row[metric.name] is not None]
-        finite = [value for value in known if math.isfinite(value)]
-        best = (max(finite) if metric.high_is_good else min(finite)) if finite and len(known) > 1 else math.nan
-        shown = number_text(best, metric.heavy_tailed)
+        shown = number_text(metric.best(known), metric.heavy_tailed)
         cells += [_metric_cell(row, metric, shown if counts else "") for row, counts in of_place]
     return cells
 
