@@ -29,7 +29,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "fedga.toml").write_text('[metrics]\ntwin = "twin.py:twin"\n')
     (tmp_path / "twin.py").write_text(TWIN)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDGA_PROJECT", raising=False)
+    monkeypatch.setenv("FEDGA_PROJECT", "")  # so that what the program puts there is gone afterwards
     return tmp_path
 
 
