@@ -33,7 +33,8 @@ from turns import Stop
 
 from fedga.files import write_whole
 from fedga.flower.app_template import PACKAGE, write_app
-from fedga.flower.processes import superlink, tail
+from fedga.flower.superlink import superlink
+from fedga.flower.words import tail
 
 MODEL, WARM_UP = "mlp", 3
 DATA = FOLDER / "data"

@@ -26,13 +26,15 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from fedga.errors import FedGAError
-from fedga.flower import guard, processes
+from fedga.flower import guard
+from fedga.flower import superlink as superlinks
 from fedga.flower.deployment import serve, site
 from fedga.flower.deployment.folder import SiteFolder
 from fedga.flower.deployment.gate import SIGNED, Admitted, Gate
 from fedga.flower.deployment.heard import Heard
 from fedga.flower.deployment.keys import make_key_pair
-from fedga.flower.processes import Family, SuperLink, family, free_port
+from fedga.flower.family import Family, family, free_port
+from fedga.flower.superlink import SuperLink
 from tests.cli.program import done
 
 # A child with a child of its own in another session, as Flower starts them; "deaf" ones do not end when asked to.
@@ -48,7 +50,7 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from fedga.flower.processes import family
+from fedga.flower.family import family
 home, *arguments = sys.argv[1:]
 with family(Path(home)) as members:
     members.start(sys.executable, *arguments)
@@ -440,7 +442,7 @@ def test_a_log_that_breaks_off_is_taken_up_where_it_was(tmp_path: Path, monkeypa
         return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
 
     monkeypatch.setattr(Family, "start", start)
-    monkeypatch.setattr(processes, "_TAKE_UP_AFTER_S", 0.0)
+    monkeypatch.setattr(superlinks, "_TAKE_UP_AFTER_S", 0.0)
     alive = cast(Any, SimpleNamespace(poll=lambda: None))
     taken: list[str] = []
     outcome = SuperLink(Family(tmp_path, "mark"), alive, "", tmp_path / "log").run(tmp_path, on_line=taken.append)

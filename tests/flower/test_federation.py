@@ -30,7 +30,7 @@ import pytest
 from fedga.data import load_dataset, make_federation
 from fedga.experiments.spec import RunSpec
 from fedga.flower import guard
-from fedga.flower.processes import free_port
+from fedga.flower.family import free_port
 from tests.cli.program import done
 from tests.flower.runs import on_engine
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedga.errors import FedGAError
 from fedga.files import write_whole
-from fedga.flower.processes import Value, as_toml
+from fedga.flower.words import Value, as_toml
 
 PACKAGE = "fedga_app"
 

@@ -22,7 +22,8 @@ from fedga.experiments.sweep import Interrupted, Observer
 from fedga.flower import require_flower
 from fedga.flower.app_template import Section, write_app
 from fedga.flower.events import EventReader
-from fedga.flower.processes import Outcome, SuperLink, Value, superlink
+from fedga.flower.superlink import Outcome, SuperLink, superlink
+from fedga.flower.words import Value
 
 LOOK_EVERY_S = 0.2
 LOG = "flower.log"

@@ -24,7 +24,7 @@ from fedga.flower.deployment.certificates import (
 from fedga.flower.deployment.keys import PublicKey, make_key_pair, read_public_key
 from fedga.flower.deployment.names import Address, check_site, parse_address
 from fedga.flower.deployment.secret import check_secret
-from fedga.flower.processes import Value, as_toml
+from fedga.flower.words import Value, as_toml
 
 _FEDERATION = """\
 # Where the server of this federation is, written by `fedga flower init`. Its certificate is made out to this host.

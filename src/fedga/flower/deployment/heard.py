@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from fedga.flower.processes import plain
+from fedga.flower.words import plain
 
 Say = Callable[[str], None]
 

@@ -19,7 +19,9 @@ from fedga.flower.deployment.folder import ServerFolder
 from fedga.flower.deployment.heard import Heard, Say
 from fedga.flower.deployment.keys import PublicKey, read_public_key
 from fedga.flower.deployment.names import Address
-from fedga.flower.processes import CONNECTION, Family, Outcome, SuperLink, family, last_words, start_superlink, tail
+from fedga.flower.family import Family, family
+from fedga.flower.superlink import CONNECTION, Outcome, SuperLink, start_superlink
+from fedga.flower.words import last_words, tail
 
 _LOOK_FOR_KEYS_EVERY_S = 1.0
 _OPEN_WITHIN_S = 30.0

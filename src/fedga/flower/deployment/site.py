@@ -15,7 +15,8 @@ from fedga.errors import FedGAError
 from fedga.files import write_whole
 from fedga.flower.deployment.folder import SiteFolder
 from fedga.flower.deployment.heard import Heard, Say
-from fedga.flower.processes import Family, as_toml, family, free_port, last_words
+from fedga.flower.family import Family, family, free_port
+from fedga.flower.words import as_toml, last_words
 
 _TRY_EVERY_S = 2.0
 _ANSWER_WITHIN_S = 20.0

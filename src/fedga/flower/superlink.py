@@ -1,178 +1,42 @@
-"""Flower's programs as child processes: started in an environment of our own, read, and ended together.
+"""Flower's server, the SuperLink, as a child process.
 
-A run takes two steps. ``superlink`` starts Flower's server on a free port of this machine and ends it, with all it
-started, when the block ends; ``SuperLink.run`` submits an app to it and follows the run to its end::
+A run takes two steps. ``superlink`` starts the server on a free port of this machine and ends it, with all it started,
+when the block ends; ``SuperLink.run`` submits an app to it and follows the run to its end::
 
     arguments = ["--insecure", "--simulation"]
     with superlink(home, arguments, log=home / "superlink.log") as link:
         outcome = link.run(app, settings={"rounds": 3}, federation={"num-supernodes": 10}, on_line=print)
     if not outcome.completed:
         ...  # outcome.status, outcome.details
-
-``home`` is a folder of the caller's for one federation: Flower keeps its settings there (``FLWR_HOME``), and one
-process at a time works with it. Ctrl-C and every other exception end the children on their way out; if this very
-process is killed, a guard that outlives it does (``guard.py``), and ``family`` waits for what is left of a former one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
-import secrets
-import socket
 import ssl
 import subprocess
-import sys
-import sysconfig
 import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from fedga.errors import FedGAError, needs_extra
+from fedga.errors import FedGAError
 from fedga.files import write_whole
-from fedga.flower import guard
-
-Value = str | int | float | bool
+from fedga.flower.family import LOOPBACK, Family, family, free_port
+from fedga.flower.words import Value, as_toml, as_words, last_words, plain, tail
 
 CONNECTION = "fedga"  # the name of our server in Flower's own settings
 _START_WITHIN_S = 90.0
-_LOOPBACK = "127.0.0.1"
-_QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "PYTHONUNBUFFERED": "1",
-}
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STARTED = re.compile(r"Successfully started run (\d+)")
 _LOG_BEGINS = "Starting logstream for run_id"  # with which `flwr run --stream` and `flwr log` end their own remarks
 _OF_FLWR = re.compile(r"\s*(?:[╭│╰]|Error: )")  # how they say that a stream has broken off
 _LINES_KEPT = 200
 _TAKE_UP_AFTER_S = 1.0
-
-
-@dataclass(frozen=True)
-class Family:
-    """Processes that end together; see ``family``."""
-
-    home: Path
-    mark: str
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    def environment(self) -> dict[str, str]:
-        """The environment of every member: ours, without telemetry, update checks and installations."""
-        # Left alone, Ray joins whatever cluster was last started here; one that is to be joined is named.
-        inherited = {"RAY_ADDRESS": "local", **os.environ}
-        own = {**_QUIET, "FLWR_HOME": str(self.home), guard.VARIABLE: self.mark}
-        own["PATH"] = os.pathsep.join([str(_programs()), inherited.get("PATH", os.defpath)])
-        for name in ("NO_PROXY", "no_proxy"):
-            own[name] = ",".join(filter(None, (inherited.get(name), _LOOPBACK, "localhost")))
-        return inherited | own
-
-    def start(self, program: str, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
-        """Start one of Flower's programs, or a full path; what it says goes to ``log``, or to ``stdout`` to be read.
-
-        It has a session of its own: Ctrl-C in the terminal reaches us and not it.
-        """
-        command = [program if os.path.isabs(program) else str(_programs() / program), *arguments]
-        with contextlib.ExitStack() as stack:
-            out: int | IO[bytes] = subprocess.PIPE
-            if log is not None:
-                log.parent.mkdir(parents=True, exist_ok=True)
-                out = stack.enter_context(open(log, "ab"))
-            process = subprocess.Popen(
-                command,
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,
-            )
-        self.started.append(process)
-        return process
-
-    def bury(self) -> None:
-        """Take note that all members have ended."""
-        for process in self.started:
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-
-
-@contextlib.contextmanager
-def family(home: Path) -> Iterator[Family]:
-    """Processes with this home that all end with the block, or with this process, however it ends.
-
-    A home in which another process works is refused. What a killed one left behind is ended first.
-    """
-    if os.name != "posix":
-        raise FedGAError("running on Flower needs Linux or macOS: use one of them, or WSL on Windows")
-    home = home.resolve()
-    home.mkdir(parents=True, exist_ok=True)
-    home.chmod(0o700)
-    of_home = hashlib.sha256(str(home).encode()).hexdigest()[:16]
-    mark = f"{of_home}.{secrets.token_hex(8)}"
-    with _alone_in(home):
-        guard.end(f"{of_home}.")
-        watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, mark],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        members = Family(home, mark)
-        try:
-            yield members
-        finally:
-            _dismiss(watcher)
-            members.bury()
-
-
-def _dismiss(watcher: subprocess.Popen[bytes]) -> None:
-    """Closing its pipe is the word: it ends the family, as it would if we were dead, and then itself."""
-    assert watcher.stdin is not None
-    watcher.stdin.close()
-    while True:
-        try:
-            watcher.wait()
-            return
-        except KeyboardInterrupt:  # once more: the few seconds are needed
-            continue
-
-
-@contextlib.contextmanager
-def _alone_in(home: Path) -> Iterator[None]:
-    import fcntl
-
-    with open(home / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FedGAError(f"another process works in {home}: wait until it has ended, or stop it") from None
-        yield
-
-
-def _programs() -> Path:
-    """The folder with the programs of this Python's packages, which need not be on the PATH."""
-    places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
-    places += [sysconfig.get_path("scripts", scheme) for scheme in sysconfig.get_scheme_names() if "user" in scheme]
-    for place in places:
-        if Path(place, "flower-superlink").exists():
-            return Path(place)
-    raise needs_extra("flwr", "flower", "running on Flower")
 
 
 @dataclass(frozen=True)
@@ -340,8 +204,8 @@ def start_superlink(members: Family, arguments: Sequence[str], log: Path, ca: Pa
     """``superlink`` for a family that has other members, too."""
     for _ in range(3):  # somebody else may take the free port first
         port = free_port()
-        process = members.start("flower-superlink", *arguments, "--host", _LOOPBACK, "--port", str(port), log=log)
-        link = SuperLink(members, process, f"{_LOOPBACK}:{port}", log)
+        process = members.start("flower-superlink", *arguments, "--host", LOOPBACK, "--port", str(port), log=log)
+        link = SuperLink(members, process, f"{LOOPBACK}:{port}", log)
         if _answers(link, ca):
             _write_settings(members.home, link.address, ca)
             return link
@@ -372,57 +236,3 @@ def _write_settings(home: Path, address: str, ca: Path | None) -> None:
     write_whole(
         home / "config.toml", f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{connection}'
     )
-
-
-def free_port() -> int:
-    """A port of this machine's that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
-def as_toml(values: Mapping[str, Value]) -> str:
-    """Keys and values as lines of TOML.
-
-    >>> print(as_toml({"rounds": 3, "lr": 0.1, "test": True, "out": "my results"}), end="")
-    rounds = 3
-    lr = 0.1
-    test = true
-    out = "my results"
-    """
-    return "".join(f"{key} = {_as_toml_value(value)}\n" for key, value in values.items())
-
-
-def as_words(values: Mapping[str, Value]) -> str:
-    """The same for Flower's command line, which finds the end of a text by its quotation mark.
-
-    >>> print(as_words({"clients": 3, "out": 'my "results"'}))
-    clients=3 out="my \\u0022results\\u0022"
-    """
-    return " ".join(f"{key}={_as_toml_value(value)}" for key, value in values.items())
-
-
-def _as_toml_value(value: Value) -> str:
-    if isinstance(value, str):
-        escaped = json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022").replace("\x7f", "\\u007f")
-        return f'"{escaped}"'
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def plain(text: str) -> str:
-    """Without the colours of a terminal."""
-    return _COLOURS.sub("", text)
-
-
-def last_words(text: str) -> str:
-    """The last line that says something."""
-    lines = [line.strip() for line in plain(text).splitlines() if line.strip(" \t│╰╯╭╮─")]
-    return lines[-1] if lines else ""
-
-
-def tail(path: Path) -> str:
-    """The end of a file, as far as it can be read."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - 20_000))
-        return file.read().decode("utf-8", errors="replace")
-    return ""
