@@ -51,8 +51,10 @@ class Part:
     line: int = 0  # of that file
 
     def __str__(self) -> str:
-        where = [self.reference] * (self.reference != self.name) + [f"{FILE_NAME} line {self.line}"] * bool(self.line)
-        return f"{KINDS[self.kind]} {self.name}" + (f" ({', '.join(where)})" if where else "")
+        if self.reference == self.name:
+            return f"{KINDS[self.kind]} {self.name!r}"
+        line = f", {FILE_NAME} line {self.line}" if self.line else ""
+        return f"{KINDS[self.kind]} {self.name} ({self.reference}{line})"
 
     @property
     def origin(self) -> str:
@@ -66,8 +68,10 @@ class Part:
         found: Any = module
         for step in attribute.split("."):
             if not hasattr(found, step):
-                known = [name for name in vars(module) if not name.startswith("_")]
-                raise FedGAError(f"{self} cannot be imported: {unknown_name(f'name in {place}', attribute, known)}")
+                defined = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+                known = [name for name, value in defined.items() if getattr(value, "__module__", "") == module.__name__]
+                words = unknown_name(f"name in {place}", attribute, known or defined)
+                raise FedGAError(f"{self} cannot be imported: {words}")
             found = getattr(found, step)
         return found
 
@@ -107,7 +111,8 @@ class Part:
         try:
             return action()
         except Exception as error:
-            raise FedGAError(f"{self} cannot be imported: {told(error)}") from error
+            hint = ": check the name and PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+            raise FedGAError(f"{self} cannot be imported: {told(error)}{hint}") from error
 
 
 def parts(kind: str, built_in: Collection[str] = (), *, installed: bool = True) -> dict[str, Part]:
@@ -134,8 +139,8 @@ def shadows(part: Part, built_in: str) -> FedGAError:
     return FedGAError(f"{place}: {built_in} is the name of a built-in {KINDS[part.kind]}: choose another name")
 
 
-def project_file() -> Path | None:
-    """The project file of the folder one works in, or None; its path goes into the environment of child processes."""
+def project_file(folder: Path | None = None) -> Path | None:
+    """The project file of a folder, or of the one we work in; its path goes into the environment of our children."""
     global _mirrored
     given = os.environ.get(VARIABLE)
     if given and given != _mirrored:
@@ -144,7 +149,7 @@ def project_file() -> Path | None:
         if not path.is_file():
             raise FedGAError(f"{VARIABLE} names {given}, where there is no {FILE_NAME}: correct it, or unset it")
         return path
-    here = Path.cwd()
+    here = folder or Path.cwd()
     found = next((folder / FILE_NAME for folder in (here, *here.parents) if (folder / FILE_NAME).is_file()), None)
     if found is not None:
         os.environ[VARIABLE] = str(found)
@@ -184,9 +189,7 @@ def _part(path: Path, text: str, kind: str, name: str, reference: object) -> Par
             f'{name} = "{name.replace("-", "_")}.py:Name" or "package.module:Name", not {reference!r}'
         )
     if not _NAME.fullmatch(name):
-        raise FedGAError(
-            f"{path}, line {line}: {name!r} cannot be typed as a {KINDS[kind]}: use letters, digits, - and _ only"
-        )
+        raise FedGAError(f"{path}, line {line}: {name!r} cannot be typed as a name: use letters, digits, - and _ only")
     return Part(kind, name, str(reference), path.parent, line)
 
 

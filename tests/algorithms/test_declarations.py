@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedga.algorithms import ALGORITHMS, Algorithm, Batch, Sent
+from fedga.algorithms.hooks import Hooks
 from fedga.data.federation import Dataset
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.reference import Reference
@@ -73,20 +74,22 @@ def watched(
     return reference, seen
 
 
-def assert_declared(declared: tuple[Sent, ...], actual: Mapping[str, Tensor], reference: Reference) -> None:
+def assert_declared(
+    hook: str, what: str, declared: tuple[Sent, ...], actual: Mapping[str, Tensor], reference: Reference
+) -> None:
     classes = reference.federation.dataset.num_classes
     parameters = sum(parameter.numel() for parameter in reference.model.parameters())
-    assert {sent.name for sent in declared} == actual.keys()
+    shapes = {"1": (), "classes": (classes,), "parameters": (parameters,)}
+    Hooks(reference.algorithm, reference.spec.algorithm, shapes).as_declared(hook, what, declared, actual)
     for sent in declared:
-        assert sent.bytes(classes, parameters) == 4 * actual[sent.name].numel(), sent.name
-        assert actual[sent.name].dtype == torch.float32
+        assert sent.bytes(classes, parameters) == actual[sent.name].nbytes, sent.name
 
 
 def test_downloads(watched: tuple[Reference, Seen]) -> None:
     reference, seen = watched
     assert len(seen.broadcasts) == ROUNDS
     for sent in seen.broadcasts:
-        assert_declared(reference.algorithm.downloads, sent, reference)
+        assert_declared("broadcast", "downloads", reference.algorithm.downloads, sent, reference)
 
 
 def test_uploads(watched: tuple[Reference, Seen]) -> None:
@@ -96,7 +99,7 @@ def test_uploads(watched: tuple[Reference, Seen]) -> None:
     reported = tuple(sent for sent in reference.algorithm.uploads if sent.name != "survey")
     assert len(seen.reports) == ROUNDS * reference.spec.active
     for sent in seen.reports:
-        assert_declared(reported, sent, reference)
+        assert_declared("report", "uploads", reported, sent, reference)
     assert bool(surveyed) == reference.algorithm.surveys
     assert len(seen.surveys) == (ROUNDS * reference.federation.num_clients if surveyed else 0)
     assert all(sent.size == "1" for sent in surveyed)
@@ -106,7 +109,7 @@ def test_what_a_client_keeps(watched: tuple[Reference, Seen]) -> None:
     reference, seen = watched
     params = torch.zeros(sum(parameter.numel() for parameter in reference.model.parameters()))
     for kept in (reference.algorithm.client_state(params), *seen.kept):
-        assert_declared(reference.algorithm.keeps, kept, reference)
+        assert_declared("report", "keeps", reference.algorithm.keeps, kept, reference)
 
 
 def test_extra_forward_passes_and_samples_on_the_server(watched: tuple[Reference, Seen]) -> None:

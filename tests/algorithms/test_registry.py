@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 
 import pytest
 
-from fedga import algorithms
+from fedga import own
 from fedga.algorithms import ALGORITHMS, Algorithm, known_algorithms, make_algorithm
 from fedga.errors import FedGAError
 
@@ -51,21 +52,14 @@ class Installed(Algorithm):
     gain: float = 2.0
 
 
-class EntryPoint:
-    name = "installed"
-
-    def load(self) -> type[Algorithm]:
-        return Installed
-
-
 def test_an_installed_package_offers_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def entry_points(group: str) -> list[EntryPoint]:
         asked.append(group)
-        return [EntryPoint()]
+        return [EntryPoint("installed", f"{__name__}:Installed", group)]
 
-    monkeypatch.setattr(algorithms, "entry_points", entry_points)
+    monkeypatch.setattr(own, "entry_points", entry_points)
     assert make_algorithm("installed", gain="3") == Installed(gain=3.0)
     assert known_algorithms().keys() == {*ALGORITHMS, "installed"}
     assert set(asked) == {"fedga.algorithms"}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedga import models
+from fedga import own
 from fedga.errors import FedGAError
 from fedga.models import MODELS, LeNet, ResNet20, build_model, known_models
 
@@ -191,9 +191,9 @@ def test_a_network_by_import_path(own_package: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("their_package.networks:Smal", "cannot be imported .*Smal"),
-        ("their_package.nets:Small", "cannot be imported .*their_package.nets"),
-        ("no_such_package:Small", "cannot be imported .*no_such_package"),
+        ("their_package.networks:Smal", "cannot be imported: .*Smal"),
+        ("their_package.nets:Small", "cannot be imported: .*their_package.nets"),
+        ("no_such_package:Small", "cannot be imported: .*no_such_package"),
         ("their_package.networks:", "cannot be imported"),
         (":Small", "cannot be imported"),
         (".networks:Small", "cannot be imported"),
@@ -225,21 +225,14 @@ def test_a_network_by_callable() -> None:
     assert build_model(Own, (3, 4, 4), 2, norm="group").norm == "group"
 
 
-class EntryPoint:
-    name = "theirs"
-
-    def load(self) -> Any:
-        return Own
-
-
 def test_an_installed_package_offers_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def entry_points(group: str) -> list[EntryPoint]:
         asked.append(group)
-        return [EntryPoint()]
+        return [EntryPoint("theirs", f"{__name__}:Own", group)]
 
-    monkeypatch.setattr(models, "entry_points", entry_points)
+    monkeypatch.setattr(own, "entry_points", entry_points)
     assert isinstance(build_model("theirs", (3, 4, 4), 2), Own)
     assert known_models().keys() == {*MODELS, "theirs"}
     assert set(asked) == {"fedga.models"}

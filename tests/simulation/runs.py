@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
+from fedga.checks import make_dataset, make_federation, reference_state
 from fedga.data.federation import Dataset, Federation
 from fedga.experiments.spec import RunSpec
 from fedga.models import build_model
@@ -18,7 +19,8 @@ from fedga.simulation.device_data import DeviceData, Pixels
 from fedga.simulation.engine import Engine
 from fedga.simulation.lanes import Lane, LaneState
 from fedga.simulation.memory import Appetite
-from fedga.simulation.reference import Reference
+
+__all__ = ["make_dataset", "make_federation", "reference_state"]  # shared with the checks that users run
 
 # In float64 two ways to compute one number differ by some 1e-16. Training multiplies that, Adam most of all: it divides
 # by the size of the gradient plus 1e-8.
@@ -40,27 +42,6 @@ class Mixing(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.layers(inputs)
-
-
-def make_dataset(shape: tuple[int, ...] = (1, 8, 8), classes: int = 4, samples: int = 160, seed: int = 0) -> Dataset:
-    """Noisy pictures around one template per class: learnable, but not at once."""
-    generator = np.random.default_rng(seed)
-    templates = generator.integers(0, 256, (classes, *shape))
-    targets = generator.permutation(np.arange(samples) % classes)
-    noisy = templates[targets] * 0.5 + generator.integers(0, 128, (samples, *shape))
-    inputs = noisy.clip(0, 255).astype(np.uint8)
-    cut = samples * 3 // 4
-    names = tuple(str(label) for label in range(classes))
-    return Dataset("made", inputs[:cut], targets[:cut], inputs[cut:], targets[cut:], names, fingerprint="made")
-
-
-def make_federation(dataset: Dataset, sizes: Sequence[int], seed: int | None = None) -> Federation:
-    """Clients of the given sizes: most of them without some class, or, with a seed, dealt at random."""
-    order = np.argsort(dataset.train_targets, kind="stable")
-    if seed is not None:
-        order = np.random.default_rng(seed).permutation(order)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return Federation(dataset, order[: offsets[-1]], offsets)
 
 
 def make_uneven_federation(dataset: Dataset, clients: int = 6, seed: int = 0) -> Federation:
@@ -132,23 +113,6 @@ def with_algorithm(lane: Lane, algorithm: str) -> Lane:
     """The same run with another algorithm."""
     spec = replace(lane.spec, algorithm=algorithm, algorithm_options=())
     return replace(lane, spec=spec, algorithm=make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options)))
-
-
-def reference_state(reference: Reference, engine: Engine) -> LaneState:
-    """Everything a plain run carries from round to round, under the names the engine gives it."""
-    params, buffers = engine.model.flatten(reference.model)
-    state = {
-        "params": params,
-        "buffers": buffers,
-        "server_first": reference.optimizer.first[0],
-        "server_second": reference.optimizer.second[0],
-    }
-    if reference.spec.server_average:
-        state["averaged_params"], state["averaged_buffers"] = engine.model.flatten(reference.averaged)
-    state |= {f"server.{name}": value for name, value in reference.state.items()}
-    for name in reference.kept[0]:
-        state[f"client.{name}"] = torch.stack([kept[name] for _, kept in sorted(reference.kept.items())])
-    return {name: value.detach() for name, value in state.items()}
 
 
 def assert_same_state(actual: LaneState, expected: LaneState, **tolerance: float) -> None:

@@ -1,11 +1,12 @@
-"""Algorithms by name, and the way in for algorithms of the user's own (entry-point group ``fedga.algorithms``)."""
+"""Algorithms by name: ours, and the user's own (``fedga.own``)."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from importlib.metadata import entry_points
+import inspect
+from dataclasses import MISSING, fields
 from typing import Any
 
+from fedga import own
 from fedga.algorithms.base import Algorithm, Batch, Sent, Server, Trained
 from fedga.algorithms.climb import CLIMB
 from fedga.algorithms.fedavg import FedAvg
@@ -16,7 +17,17 @@ from fedga.algorithms.fedrl import FedRL
 from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.errors import FedGAError, unknown_name
 
-__all__ = ["ALGORITHMS", "Algorithm", "Batch", "Sent", "Server", "Trained", "known_algorithms", "make_algorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Batch",
+    "Sent",
+    "Server",
+    "Trained",
+    "known_algorithms",
+    "make_algorithm",
+    "own_algorithms",
+]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
@@ -30,30 +41,95 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
+OPTION_TYPES = (float, int, str, bool)
+_PASSED: set[type[Algorithm]] = set()
+
+
+def own_algorithms(*, installed: bool = True) -> dict[str, own.Part]:
+    """The user's own algorithms by name, of her project file and of installed packages; their code is not run."""
+    return own.parts("algorithms", ALGORITHMS, installed=installed)
+
+
 def known_algorithms() -> dict[str, type[Algorithm]]:
-    """Ours, and those that installed packages offer under the entry-point group ``fedga.algorithms``."""
-    return {entry.name: entry.load() for entry in entry_points(group="fedga.algorithms")} | ALGORITHMS
+    """Ours, and the user's own."""
+    return {name: algorithm_class(name) for name in (*ALGORITHMS, *own_algorithms())}
 
 
-def make_algorithm(name: str, **options: Any) -> Algorithm:
-    """An algorithm by name, its options by keyword; text is converted to the option's type.
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The class of that name; the code of one of the user's own is run for it."""
+    # Looking through all installed packages takes 10 ms, and a sweep asks hundreds of times for one of ours.
+    mine = own_algorithms(installed=name not in ALGORITHMS)
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    if name not in mine:
+        raise unknown_name("algorithm", name, [*ALGORITHMS, *mine])
+    return as_algorithm(mine[name].load(), str(mine[name]))
+
+
+def as_algorithm(found: object, name: str) -> type[Algorithm]:
+    """What someone calls an algorithm, once it is one: a subclass of `Algorithm` whose options all have a default."""
+    if not isinstance(found, type) or not issubclass(found, Algorithm):
+        raise FedGAError(f"{name} is not an algorithm: make it a class that inherits from fedga.algorithms.Algorithm")
+    options = {field.name: field.default for field in fields(found)}
+    typed = {option for option, kind in inspect.get_annotations(found).items() if "ClassVar" not in str(kind)}
+    for option in sorted(typed - options.keys()):
+        raise FedGAError(f"{name} has {option}, which is no option: write @dataclass(frozen=True) above it")
+    for option, default in options.items():
+        if default is MISSING:
+            raise FedGAError(f"option {option} of {name} has no default: give it one, as in {option}: float = 1.0")
+        if type(default) not in OPTION_TYPES:
+            raise FedGAError(
+                f"option {option} of {name} is a {type(default).__name__}: make it a float, int, str or bool, which "
+                "can be typed on the command line"
+            )
+    return found
+
+
+def _checked(kind: type[Algorithm], name: str) -> type[Algorithm]:
+    """A class of the user's own, once its hooks have been checked in this process."""
+    if name not in ALGORITHMS and kind not in _PASSED:
+        from fedga.algorithms.check import check_hooks
+
+        check_hooks(kind(), name)
+        _PASSED.add(kind)
+    return kind
+
+
+def make_algorithm(name: str | Algorithm | type[Algorithm], **options: Any) -> Algorithm:
+    """An algorithm by name or by class, its options by keyword; text is converted to the option's type.
+
+    One of the user's own, by name, has passed `fedga.algorithms.check.check_hooks`.
 
     >>> make_algorithm("fedprox", mu="0.01")
     FedProx(mu=0.01)
     """
-    # Looking through all installed packages takes 10 ms, and a sweep asks hundreds of times for one of ours.
-    known = ALGORITHMS if name in ALGORITHMS else known_algorithms()
-    if name not in known:
-        raise unknown_name("algorithm", name, known)
-    kinds: dict[str, type] = {field.name: type(field.default) for field in fields(known[name])}
-    for option, value in options.items():
-        if option not in kinds:
-            if not kinds:
-                raise FedGAError(f"algorithm {name} has no options, and {option!r} was given: leave it out")
-            raise unknown_name(f"option of {name}", option, kinds)
-        try:
-            options[option] = kinds[option](value)
-        except (TypeError, ValueError) as error:
-            kind = "number" if kinds[option] is float else kinds[option].__name__
-            raise FedGAError(f"option {option} of {name} must be a {kind}, not {value!r}") from error
-    return known[name](**options)
+    if isinstance(name, Algorithm):
+        return name if not options else make_algorithm(type(name), **options)
+    if isinstance(name, str):
+        kind, called = _checked(algorithm_class(name), name), name
+    else:
+        kind, called = as_algorithm(name, str(name)), name.__name__
+    defaults = {field.name: field.default for field in fields(kind)}
+    return kind(**{option: _option(called, kind, defaults, option, value) for option, value in options.items()})
+
+
+def _option(name: str, kind: type[Algorithm], defaults: dict[str, Any], option: str, value: Any) -> Any:
+    """An option's value in the type of its default."""
+    if option not in defaults:
+        if option in vars(kind):
+            raise FedGAError(
+                f"{option} of {name} is not an option: write it with its type, as in {option}: float = 1.0"
+            )
+        if not defaults:
+            raise FedGAError(f"algorithm {name} has no options, and {option!r} was given: leave it out")
+        raise unknown_name(f"option of {name}", option, defaults)
+    wanted = type(defaults[option])
+    try:
+        if wanted is bool:
+            return {"true": True, "false": False}[str(value).lower()]
+        if wanted is int and float(value) != int(value):
+            raise ValueError
+        return wanted(value)
+    except (TypeError, ValueError, KeyError) as error:
+        named = {float: "a number", int: "a whole number", bool: "true or false"}.get(wanted, "a text")
+        raise FedGAError(f"option {option} of {name} must be {named}, not {value!r}") from error

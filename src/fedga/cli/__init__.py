@@ -16,6 +16,7 @@ from typer.main import get_command
 from fedga.cli.console import fail
 from fedga.cli.usage import UsageError, usage_sentence
 from fedga.errors import FedGAError
+from fedga.own import project_file
 from fedga.version import __version__
 
 app = typer.Typer(
@@ -51,7 +52,7 @@ def _common(
 @cache
 def _program() -> Any:
     """The commands, which live in modules of their own, loaded once."""
-    from fedga.cli import data, flower, inspect, paper, report, run, tune
+    from fedga.cli import data, diagnose, flower, inspect, new, paper, report, run, tune
 
     app.command("run")(run.command)
     app.command("paper")(paper.paper)
@@ -60,7 +61,9 @@ def _program() -> Any:
     app.command("results")(inspect.results)
     app.command("archive")(inspect.archive)
     app.command("evaluate")(inspect.evaluate_model)
+    app.command("diagnose")(diagnose.diagnose)
     app.command("algorithms")(inspect.algorithms)
+    app.add_typer(new.app, name="new")
     app.add_typer(data.app, name="data")
     app.add_typer(flower.app, name="flower")
     return get_command(app)
@@ -133,6 +136,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 def _invoke(arguments: list[str]) -> int:
     _refuse_repeated(arguments)
     _refuse_empty(arguments)
+    project_file()  # leaves its path for the processes we start, which may work in another folder
     program = _program()
     try:
         with program.make_context("fedga", arguments) as context:

@@ -152,9 +152,19 @@ def algorithms(
     shape: Annotated[str, typer.Option("--shape", help="Shape of a sample, such as 3x32x32.")] = "1x28x28",
     classes: Annotated[str, typer.Option("--classes", help="Number of classes.", metavar="NUMBER")] = "10",
     format: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",  # noqa: A002
+    check: Annotated[
+        str | None, typer.Option("--check", help="Look for the usual mistakes of this one instead.", metavar="NAME")
+    ] = None,
 ) -> None:
-    """What every algorithm costs and reveals beyond plain model averaging."""
+    """What every algorithm, ours or your own, costs and reveals beyond plain model averaging."""
     import csv
+
+    if check is not None:
+        from fedga.checks import check_algorithm
+
+        for line in check_algorithm(check):
+            print(line)
+        return
 
     from fedga.experiments.prepare import fitting_model
     from fedga.report.tables import algorithms_rows, algorithms_table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +14,13 @@ import typer
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, Engines, Program, Threads, Track, own_option, prepare, train
 from fedga.data.catalog import SOURCES
+from fedga.errors import FedGAError
+from fedga.experiments.code import code_digest, own_code
 from fedga.experiments.grid import Provenance, Sweep, build_sweep, parse_list
 from fedga.experiments.kinds import Choice
 from fedga.experiments.presets import PRESETS
 from fedga.experiments.spec import SETTINGS, RunSpec
+from fedga.own import KINDS, parts
 
 PANELS = {
     "What to run": ("algorithm", "preset", "seed", "rounds"),
@@ -52,8 +56,12 @@ def _run(settings: Mapping[str, str | None], config: Path | None, program: Progr
 
 
 def default_folder(specs: Sequence[RunSpec]) -> Path:
-    """A folder of its own for every set of runs, the same for the same command: giving it again continues."""
-    digest = hashlib.sha256("".join(sorted(spec.run_id for spec in specs)).encode()).hexdigest()
+    """A folder of its own for every set of runs, the same for the same command: giving it again continues.
+
+    Where code of the user's own has changed, it is another one.
+    """
+    content = [*sorted(spec.run_id for spec in specs), code_digest(own_code(specs, measured=True))]
+    digest = hashlib.sha256("".join(content).encode()).hexdigest()
     names = "-".join(dict.fromkeys(Path(spec.dataset).stem for spec in specs))
     return Path("runs") / f"{names}-{digest[:8]}"
 
@@ -88,8 +96,18 @@ _ALSO = {"seed": ("--seed",)}  # what people type as well
 def help_text(name: str) -> str:
     """What a setting is, and the names it knows."""
     setting = SETTINGS[name]
-    known = NAMES.get(name) or (setting.kind.names if isinstance(setting.kind, Choice) else ())
+    known = [*NAMES.get(name, ()), *_own_names(name)] or (
+        setting.kind.names if isinstance(setting.kind, Choice) else ()
+    )
     return f"{setting.help}: {', '.join(known)}" if known else setting.help
+
+
+def _own_names(setting: str) -> list[str]:
+    """Those of the user's project file; where it is wrong, help is still to be had."""
+    kind = f"{setting}s"
+    with suppress(FedGAError):
+        return [*parts(kind, installed=False)] if kind in KINDS else []
+    return []
 
 
 def _parameter(name: str, panel: str) -> inspect.Parameter:

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from fedga import own
 from fedga.data import cache, local, tables
 from fedga.data.arrays import read_npz
 from fedga.data.assemble import TEST_EVERY, Parts, Samples, assemble, fingerprint
@@ -22,7 +22,6 @@ from fedga.data.folders import image_folder
 from fedga.data.hub import download as download_source
 from fedga.errors import FedGAError, unknown_name
 
-ENTRY_POINTS = "fedga.datasets"
 _TABLES = (".csv", ".parquet")
 
 
@@ -35,7 +34,7 @@ def load_dataset(
     download: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A data set by name (``SOURCES``, or registered by a package), or the user's own by path.
+    """A data set by name (``SOURCES``, or the user's own, see ``fedga.own``), or by the path of its files.
 
     Named sets are looked for in ``data_dir``, else in the folder ``FEDGA_DATA``, and then among earlier downloads; a
     connection is opened only with ``download=True`` and only if no copy is found. A path is an ``.npz``, ``.csv`` or
@@ -50,21 +49,21 @@ def load_dataset(
     name = os.fspath(name_or_path)
     options = tables.Options(label_column, client_column, progress=progress)
     source = find_source(name)
+    mine = own_datasets(installed=source is None)
     if source is not None:
         if source.name == "digits":
             _refuse_columns(options, "digits")
             return _digits(source)
         return _load_named(source, _folders(data_dir), options, download)
-    plugin = _plugins().get(plain(name))
-    if plugin is not None:
-        _refuse_columns(options, plugin.name)
-        return _load_plugin(plugin, data_dir)
+    if plain(name) in mine:
+        _refuse_columns(options, mine[plain(name)].name)
+        return _load_own(mine[plain(name)], data_dir)
     path = Path(name).expanduser()
     if path.exists():
         return _load_path(path, options)
     if path.suffix.lower() in (*_TABLES, ".npz") or {os.sep, "/"} & set(name):
         raise FedGAError(f"{name} does not exist: check the path, or name one of {', '.join(sorted(SOURCES))}")
-    raise unknown_name("data set", name, [*SOURCES, *(entry.name for entry in _plugins().values())])
+    raise unknown_name("data set", name, [*SOURCES, *(part.name for part in mine.values())])
 
 
 def is_here(name: str, data_dir: Path | str | None = None) -> bool:
@@ -177,17 +176,40 @@ def _digits(source: Source) -> Dataset:
     return assemble(source.name, Parts(whole.take(~test), whole.take(test), source.class_names), input_scale=16.0)
 
 
-def _plugins() -> dict[str, EntryPoint]:
-    return {plain(entry.name): entry for entry in entry_points(group=ENTRY_POINTS)}
+def own_datasets(*, installed: bool = True) -> dict[str, own.Part]:
+    """The user's own sources by their plain name, of her project file and of installed packages."""
+    found = own.parts("datasets", installed=installed).values()
+    for part in found:
+        if part.folder and (source := find_source(part.name)):
+            raise own.shadows(part, source.name)
+    return {plain(part.name): part for part in found}
 
 
-def _load_plugin(plugin: EntryPoint, data_dir: Path | str | None) -> Dataset:
-    """A source from another package: a callable that takes ``data_dir`` (a path or None) and returns a ``Dataset``."""
+def _load_own(part: own.Part, data_dir: Path | str | None) -> Dataset:
+    """A source of the user's own: a callable that takes ``data_dir`` (a path or None) and returns a ``Dataset``."""
     chosen = data_dir if data_dir is not None else os.environ.get("FEDGA_DATA") or None
-    dataset = plugin.load()(None if chosen is None else Path(chosen).expanduser())
+    load = part.load()
+    if not callable(load):
+        raise FedGAError(f"{part} is a {type(load).__name__}: name a function that returns a fedga.data.Dataset")
+    dataset = part.call(load, None if chosen is None else Path(chosen).expanduser())
     if not isinstance(dataset, Dataset):
-        raise FedGAError(
-            f"data set {plugin.name!r} ({plugin.value}) returned {type(dataset).__name__}: its function must return a "
-            "fedga.data.Dataset"
-        )
+        raise FedGAError(f"{part} returned {type(dataset).__name__}: its function must return a fedga.data.Dataset")
+    for split in ("train", "test"):
+        _check_arrays(f"the {split} split of {part}", dataset, split)
     return dataset if dataset.fingerprint else replace(dataset, fingerprint=fingerprint(dataset))
+
+
+def _check_arrays(what: str, dataset: Dataset, split: str) -> None:
+    """What ``assemble`` sees to, for a data set that was put together by hand."""
+    inputs, targets = getattr(dataset, f"{split}_inputs"), getattr(dataset, f"{split}_targets")
+    if inputs.dtype not in (np.uint8, np.float32) or targets.dtype != np.int64:
+        raise FedGAError(
+            f"{what} has samples of type {inputs.dtype} and labels of type {targets.dtype}: use uint8 for pictures, "
+            "float32 for tables and int64 for labels, or make it with fedga.data.assemble"
+        )
+    if len(inputs) != len(targets) or not len(inputs):
+        raise FedGAError(f"{what} has {len(inputs)} samples and {len(targets)} labels: give each sample one label")
+    if targets.min() < 0 or targets.max() >= dataset.num_classes:
+        raise FedGAError(f"{what} has labels outside 0 to {dataset.num_classes - 1}, its classes: number them from 0")
+    if not np.isfinite(inputs).all():
+        raise FedGAError(f"{what} has samples that are not finite numbers: leave them out, or fill them in")

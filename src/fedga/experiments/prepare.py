@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedga.algorithms import make_algorithm
 from fedga.data import Dataset, Federation, load_dataset, make_federation
+from fedga.data.assemble import listed
 from fedga.data.files import Progress
 from fedga.errors import FedGAError
 from fedga.experiments.records import Partition
@@ -22,6 +24,7 @@ from fedga.simulation.metrics import own_metrics
 
 Made = TypeVar("Made")
 CLIENTS_KEPT = 1000  # of a partition, for a report's heat map
+SMALL_VALUE, LARGE_VALUE = 0.01, 10.0  # outside, a column's largest value asks for standardisation
 
 
 def choose_device(name: str) -> torch.device:
@@ -105,6 +108,16 @@ class Preparation:
         """Content hash of every run's data, by run id."""
         return {spec.run_id: self.dataset(spec).fingerprint for spec in specs}
 
+    def hints(self, specs: Sequence[RunSpec]) -> list[str]:
+        """What a user should know of these data before they train; most often nothing."""
+        found: dict[str, None] = {}
+        for spec in specs:
+            dataset, name = self.dataset(spec), Path(spec.dataset).name
+            found |= dict.fromkeys(_never_measured(dataset, name))
+            if not spec.standardize:
+                found |= dict.fromkeys(_unlike_columns(dataset, name))
+        return list(found)
+
     def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]:
         """Who holds which classes: of each way the data are dealt out, the lowest seed and the first clients."""
         chosen: dict[tuple[Any, ...], RunSpec] = {}
@@ -129,6 +142,33 @@ class Preparation:
         """Refuse a network that does not fit the data now, not in the middle of a sweep."""
         dataset = self.dataset(spec)
         fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
+
+
+def _never_measured(dataset: Dataset, name: str) -> list[str]:
+    counts = np.bincount(dataset.test_targets, minlength=dataset.num_classes)
+    unseen = [label for label, count in zip(dataset.class_names, counts, strict=True) if not count]
+    if not unseen:
+        return []
+    return [
+        f"the test split of {name} has no sample of class {listed(unseen)}, so nothing is measured of it: add "
+        "samples (every fifth of a class is held out), or a column split that says train or test"
+    ]
+
+
+def _unlike_columns(dataset: Dataset, name: str) -> list[str]:
+    """A rate that suits numbers around 1 is far too large for a weight in grams and far too small for one in tons."""
+    inputs = dataset.train_inputs
+    if inputs.ndim != 2 or inputs.dtype == np.uint8:
+        return []
+    sizes = np.abs(inputs).max(0)
+    told = sizes[(sizes > 0) & ((sizes < SMALL_VALUE) | (sizes > LARGE_VALUE))]
+    if not len(told):
+        return []
+    least, most = sizes[sizes > 0].min(), sizes.max()
+    return [
+        f"the largest values in the columns of {name} lie between {least:,.4g} and {most:,.4g}, and the network may "
+        "learn little or nothing from such columns as they are: give --standardize true"
+    ]
 
 
 def fitting_model(name: str, input_shape: tuple[int, ...], num_classes: int, *, norm: str = "batch") -> nn.Module:

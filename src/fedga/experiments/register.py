@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedga.algorithms import ALGORITHMS, own_algorithms
 from fedga.errors import FedGAError
+from fedga.experiments.code import own_code
 from fedga.experiments.database import IDENTITY
-from fedga.experiments.records import METRICS, Run
+from fedga.experiments.records import Run
 from fedga.experiments.results import read_runs
 from fedga.experiments.spec import SETTINGS, RunSpec
-from fedga.models import own_model
-from fedga.own import Part, parts
 
 _OF_THE_DATA = ("dataset", "label_column", "client_column")  # runs equal in these read the same samples
 
@@ -74,7 +72,7 @@ def _check_data(folder: Path, spec: RunSpec, before: str, now: str) -> None:
 
 def _check_code(connection: sqlite3.Connection, folder: Path, specs: Sequence[RunSpec]) -> None:
     """Refuse code of the user's own that is not the one this folder's runs were made with."""
-    digests = own_code(specs)
+    digests = own_code(specs, measured=True)
     if digests:
         connection.execute("CREATE TABLE IF NOT EXISTS own_code (part TEXT PRIMARY KEY, digest TEXT NOT NULL)")
     for part, digest in digests.items():
@@ -86,14 +84,6 @@ def _check_code(connection: sqlite3.Connection, folder: Path, specs: Sequence[Ru
                 f"{part.origin} has changed since the runs in {str(folder)!r} were made with it: give another --out, "
                 "or bring the old code back"
             )
-
-
-def own_code(specs: Iterable[RunSpec]) -> dict[Part, str]:
-    """The user's own algorithms, networks and metrics that these runs use, with a digest of the code of each."""
-    names, models = {spec.algorithm_name for spec in specs} - ALGORITHMS.keys(), {spec.model for spec in specs}
-    used = [part for name, part in own_algorithms(installed=bool(names)).items() if name in names]
-    used += [part for name in sorted(models) if (part := own_model(name))]
-    return {part: part.digest() for part in (*used, *parts("metrics", METRICS).values())}
 
 
 def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes: Collection[str]) -> None:

@@ -201,6 +201,11 @@ def parse_algorithm(text: str) -> tuple[str, Options]:
     for part in rest:
         option, equals, value = (piece.strip() for piece in part.partition("="))
         option = option.replace("-", "_")
+        if not equals and (name.endswith(".py") or "." in name):
+            raise FedGAError(
+                f"--algorithm {text!r} is where an algorithm is defined: name it in fedga.toml, as `fedga new "
+                "algorithm` does, and give that name"
+            )
         if not name or not equals or not option.isidentifier() or not value:
             raise FedGAError(
                 f"--algorithm {text!r} has a bad option {part!r}: write name:option=value, for example fedprox:mu=0.01"

@@ -20,11 +20,12 @@ from torch import Tensor
 from fedga.algorithms import make_algorithm
 from fedga.data.site import columns_digest, load_site
 from fedga.errors import FedGAError
+from fedga.experiments.code import code_digest, own_code
 from fedga.experiments.prepare import Preparation, choose_device, fitting_model
 from fedga.experiments.spec import RunSpec
 from fedga.flower import wire
 from fedga.flower.kept import Kept
-from fedga.flower.participant import Holding, Look, Participant
+from fedga.flower.participant import Holding, Look, Participant, Return
 from fedga.flower.replies import vectors
 from fedga.flower.site_log import SiteLog
 from fedga.simulation.device_data import DeviceData, Pixels
@@ -64,34 +65,47 @@ def _introduce(message: Message, context: Context) -> Message:
 
 @client_app.query("survey")
 def _survey(message: Message, context: Context) -> Message:
-    participant = _participant(message, context)
-    value = participant.survey(*_model_in(message, participant))
-    return wire.reply(message, report=wire.to_record({"survey": value}))
+    return answer_survey(message, _participant(message, context))
 
 
 @client_app.train()
 def _train(message: Message, context: Context) -> Message:
     config, participant = wire.config_of(message), _participant(message, context)
-    device, round_number = participant.holding.places.device, wire.whole(config, "server-round")
+    shelf = Kept(_state_folder(context, config), participant.spec.run_id, participant.number)
+    answer, trained = answer_training(message, participant, shelf)
+    if _at_site(context):
+        before = participant.look(*_model_in(message, participant))
+        after = participant.look(trained.params, trained.buffers)
+        _tell_owner(context, participant, wire.whole(config, "server-round"), before, after)
+    return answer
+
+
+def answer_survey(message: Message, participant: Participant) -> Message:
+    """The one number that the server asks of every client before a round."""
+    value = participant.survey(*_model_in(message, participant))
+    return wire.reply(message, report=wire.to_record({"survey": value}))
+
+
+def answer_training(message: Message, participant: Participant, shelf: Kept) -> tuple[Message, Return]:
+    """A round of local training; what the client keeps for the next one goes to its ``shelf``."""
+    config, device = wire.config_of(message), participant.holding.places.device
+    round_number, counted = wire.whole(config, "server-round"), wire.whole(config, "counted")
     params, buffers = _model_in(message, participant)
     received = {name: tensor.to(device) for name, tensor in wire.arrays_of(message.content, wire.RECEIVED).items()}
-    shelf = Kept(_state_folder(context, config), participant.spec.run_id, participant.number)
-    kept, counted = participant.first_kept(params), wire.whole(config, "counted")
+    kept = participant.first_kept(params)
     if kept and counted:
         kept = {name: tensor.to(device) for name, tensor in shelf.read(counted).items()}
     trained = participant.train(round_number, params, buffers, received, kept)
     if trained.kept:
         shelf.write(round_number, trained.kept, counted)
-    if _at_site(context):
-        before, after = participant.look(params, buffers), participant.look(trained.params, trained.buffers)
-        _tell_owner(context, participant, round_number, before, after)
     examples = 1 if participant.spec.aggregation == "uniform" else len(participant.holding.places)
-    return wire.reply(
+    answer = wire.reply(
         message,
         arrays=wire.to_record(_named(participant.model, trained.params, trained.buffers)),
         report=wire.to_record(trained.report),
         metrics=MetricRecord({wire.EXAMPLES: examples}),
     )
+    return answer, trained
 
 
 @client_app.evaluate()
@@ -125,6 +139,7 @@ def _at_site(context: Context) -> bool:
 def _participant(message: Message, context: Context) -> Participant:
     config = wire.config_of(message)
     spec = _spec(str(config["spec"]))
+    _check_code(spec, str(config.get("code", "")))
     if _at_site(context):
         pixels = wire.arrays_of(message.content, wire.PIXELS)
         holding = _site_holding(context, config, pixels, spec.standardize)
@@ -134,6 +149,23 @@ def _participant(message: Message, context: Context) -> Participant:
     network = _network(spec.model, spec.norm, dataset.input_shape, dataset.num_classes, holding.data.device)
     algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
     return Participant(spec, algorithm, network, holding, wire.whole(config, "client"))
+
+
+@cache
+def _check_code(spec: RunSpec, code: str) -> None:
+    """What the server's user wrote herself must be here too, and the same."""
+    if not code:
+        return
+    here = own_code([spec])
+    names = " and ".join(part.origin for part in here)
+    if not here:
+        raise FedGAError(
+            f"{spec.algorithm} on {spec.model} is code of the server's own, which is not here: install the package it "
+            "is in, or copy fedga.toml and the files it names, set FEDGA_PROJECT to that fedga.toml, and start this "
+            "node again"
+        )
+    if code_digest(here) != code:
+        raise FedGAError(f"{names} is not the server's: copy its version here, and start this node again")
 
 
 @cache

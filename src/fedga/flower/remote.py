@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedga.errors import FedGAError
+from fedga.experiments.code import code_digest, own_code
 from fedga.flower import wire
 from fedga.flower.replies import SCORES, Reply, read_scores, read_survey, read_training, vectors
 from fedga.flower.roster import Roster
@@ -101,6 +102,8 @@ class RemoteEngine:
         self._constants = {
             name: tensor for name, tensor in self.lane.model.state_dict().items() if not tensor.is_floating_point()
         }
+        code = code_digest(own_code([self.lane.spec]))
+        self._code = {"code": code} if code else {}
         self._under_way: _Round | None = None
         self._silent: set[int] = set()  # did not answer when last asked: nothing waits for them that need not
         self._failures = 0  # in a row, of everybody
@@ -254,7 +257,7 @@ class RemoteEngine:
         if self.tells_pixels:
             pixels = self.server.pixels
             records[wire.PIXELS] = wire.to_record({"scale": pixels.scale[0], "shift": pixels.shift[0]})
-        common = {**self.config, "server-round": number, "spec": self.lane.spec.to_json()}
+        common = {**self.config, **self._code, "server-round": number, "spec": self.lane.spec.to_json()}
         messages = []
         for client in clients:
             config = ConfigRecord({**common, "client": client, "counted": int(self.stack.counted[client])})

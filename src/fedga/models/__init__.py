@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Any
 
 import torch
 from torch import nn
 
-from fedga import streams
+from fedga import own, streams
 from fedga.errors import FedGAError, unknown_name
 from fedga.models.lenet import LeNet
 from fedga.models.mlp import MLP
@@ -22,26 +20,38 @@ ModelBuilder = Callable[..., nn.Module]
 MODELS: dict[str, ModelBuilder] = {"mlp": MLP, "lenet": LeNet, "resnet20": ResNet20}
 
 
+def own_models(*, installed: bool = True) -> dict[str, own.Part]:
+    """The user's own networks by name, of her project file and of installed packages; their code is not run."""
+    return own.parts("models", MODELS, installed=installed)
+
+
 def known_models() -> dict[str, ModelBuilder]:
-    """Our networks and those that installed packages offer under the entry-point group ``fedga.models``."""
-    return {entry.name: entry.load() for entry in entry_points(group="fedga.models")} | MODELS
+    """Our networks, and the user's own."""
+    return MODELS | {name: _builder(part.load(), str(part)) for name, part in own_models().items()}
+
+
+def own_model(name: str) -> own.Part | None:
+    """A network of the user's own, by name or as ``package.module:Class``; None for one of ours or an unknown one."""
+    # Looking through all installed packages takes 10 ms, and a sweep asks hundreds of times for one of ours.
+    mine = own_models(installed=name not in MODELS)
+    if name in MODELS or name in mine or ":" not in name:
+        return mine.get(name)
+    return own.Part("models", name, name)
 
 
 def _find(name: str) -> ModelBuilder:
-    # Looking through all installed packages takes 10 ms, and a sweep asks hundreds of times for one of ours.
-    known = MODELS if name in MODELS else known_models()
-    if name in known:
-        return known[name]
-    module_name, separator, attribute = name.partition(":")
-    if not separator:
-        raise unknown_name("model", name, [*known, "package.module:Class"])
-    try:
-        builder = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise FedGAError(f"model {name!r} cannot be imported ({error}): check the name and PYTHONPATH") from error
-    if not callable(builder):
-        raise FedGAError(f"model {name!r} is a {type(builder).__name__}: name a class or function that makes a model")
-    return builder
+    part = own_model(name)
+    if part is not None:
+        return _builder(part.load(), str(part))
+    if name not in MODELS:
+        raise unknown_name("model", name, [*MODELS, *own_models(), "package.module:Class"])
+    return MODELS[name]
+
+
+def _builder(found: Any, name: str) -> ModelBuilder:
+    if not callable(found):
+        raise FedGAError(f"{name} is a {type(found).__name__}: name a class or function that makes a model")
+    return found
 
 
 def build_model(
@@ -49,8 +59,8 @@ def build_model(
 ) -> nn.Module:
     """A freshly initialised network whose weights depend on nothing but the seed.
 
-    ``name`` is one of ours, an entry point of the group ``fedga.models``, ``package.module:Class``, or a callable; it
-    is called with ``(input_shape, num_classes)``, and with ``norm=`` only where that differs from ``"batch"``.
+    ``name`` is one of ours, one of the user's own (``fedga.own``), ``package.module:Class``, or a callable; it is
+    called with ``(input_shape, num_classes)``, and with ``norm=`` only where that differs from ``"batch"``.
 
     >>> sum(p.numel() for p in build_model("mlp", (1, 28, 28), 10).parameters())
     101770

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from fedga.algorithms import Algorithm, known_algorithms
+from fedga.algorithms import Algorithm, known_algorithms, own_algorithms
 from fedga.algorithms.base import Sent
 from fedga.report.series import setting_text
 from fedga.report.style import algorithm_rank
@@ -21,13 +21,15 @@ _NOTHING = Sent("", "1").reveals  # what a message says that reveals nothing
 def algorithms_rows(
     num_parameters: int, num_classes: int, algorithms: Mapping[str, type[Algorithm]] | None = None
 ) -> list[dict[str, Any]]:
-    """One row per algorithm. Bytes are per round and client, beyond the model that FedAvg sends both ways.
+    """One row per algorithm; ``defined_in`` is the file or module of one of the user's own.
 
-    ``extra_down_bytes`` and ``extra_up_bytes`` concern active clients. A survey asks every client before each round:
-    ``survey_down_bytes`` (the model) reach each client that is not active, whose answer is ``survey_up_bytes``.
+    Bytes are per round and client, beyond the model that FedAvg sends both ways. ``extra_down_bytes`` and
+    ``extra_up_bytes`` concern active clients. A survey asks every client before each round: ``survey_down_bytes`` (the
+    model) reach each client that is not active, whose answer is ``survey_up_bytes``.
     """
-    known = known_algorithms() if algorithms is None else algorithms
-    return [_row(name, known[name], num_parameters, num_classes) for name in sorted(known, key=algorithm_rank)]
+    known, mine = known_algorithms() if algorithms is None else algorithms, own_algorithms()
+    rows = [_row(name, known[name], num_parameters, num_classes) for name in sorted(known, key=algorithm_rank)]
+    return [row | {"defined_in": mine[row["algorithm"]].origin if row["algorithm"] in mine else ""} for row in rows]
 
 
 def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes: int) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def algorithms_table(
     rows = algorithms_rows(num_parameters, num_classes, algorithms)
     columns = [
         Column(
-            "algorithm", [Text(row["algorithm"], "bold").append(f"\n{row['citation']}", "not bold dim") for row in rows]
+            "algorithm", [Text(row["algorithm"], "bold").append(f"\n{_source(row)}", "not bold dim") for row in rows]
         ),
         *(
             Column(heading, [Text(cell(row) or "–") for row in rows])
@@ -86,6 +88,11 @@ def algorithms_table(
     model = f"{model_name} ({num_parameters:,} parameters, {human_bytes(_FLOAT * num_parameters)})"
     title = f"What each algorithm adds to FedAvg, which sends {model} down and up, per client and round"
     return make_table(columns, title=title, width=width, leading=1)
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    """Who it is by, and of one of the user's own the file it is in."""
+    return "\n".join(filter(None, [row["citation"], row["defined_in"]]))
 
 
 def _up(row: Mapping[str, Any]) -> str:

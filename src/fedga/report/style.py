@@ -134,7 +134,7 @@ def algorithm_color(algorithm: str) -> str:
 def line_style(algorithm: str, preset: str = "", *, variant: int = 0, averaged: bool = False) -> LineStyle:
     """``variant`` counts runs that differ in neither algorithm nor preset: they share the colour in other shades."""
     name = base_name(algorithm)
-    marker = _ALGORITHMS[name][2] if name in _ALGORITHMS else _OTHER_MARKERS[_place(name)]
+    marker = _ALGORITHMS[name][2] if name in _ALGORITHMS else _OTHER_MARKERS[_place(name[::-1])]  # not by colour alone
     color = shade(algorithm_color(algorithm), (0.0, 0.45, -0.4, 0.65, -0.65)[variant % 5])
     if averaged:
         return LineStyle(shade(color, 0.35), marker, _AVERAGED_LINE, 2.0, filled=False)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedga.algorithms import known_algorithms
+from fedga.algorithms import Algorithm, algorithm_class
 from fedga.data.catalog import find_source
+from fedga.errors import FedGAError
 from fedga.experiments.spec import RunSpec
 from fedga.models import MODELS, build_model
 from fedga.report.costs import algorithms_rows, human_bytes
@@ -244,7 +245,7 @@ def _saved_shape(folder: Path, dataset: str) -> tuple[int, ...] | None:
 def cost_tables(study: Study) -> list[Table]:
     """What each algorithm of the study adds to FedAvg, once per size of network."""
     ran = {base_name(run.spec.algorithm) for run in study.runs}
-    known = {name: of for name, of in known_algorithms().items() if name in ran}
+    known = {name: kind for name in ran if (kind := _class_of(name))}
     tables = []
     for number, network in enumerate(networks(study)):
         sized = network.parameters is not None
@@ -266,6 +267,14 @@ def cost_tables(study: Study) -> list[Table]:
         name = f"costs-{number}" if number else "costs"
         tables.append(Table(name, title, tuple(shown), tuple(zip(*cells, strict=True)), _cost_caption(network)))
     return tables
+
+
+def _class_of(name: str) -> type[Algorithm] | None:
+    """None for an algorithm of somebody's own whose code is not here, or cannot be used: the page does without it."""
+    try:
+        return algorithm_class(name)
+    except FedGAError:
+        return None
 
 
 def _cost_caption(network: Network) -> str:

@@ -1,0 +1,123 @@
+"""`fedga new`: an algorithm, network, data source or metric of one's own: a file that works, its test, its name."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import keyword
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedga import own
+from fedga.cli.console import say
+from fedga.cli.templates import ALGORITHM, DATASET, METRIC, MODEL, Template
+from fedga.data.catalog import find_source
+from fedga.errors import FedGAError
+from fedga.experiments.records import METRICS
+from fedga.files import write_whole
+
+app = typer.Typer(
+    help="Start an algorithm, network, data source or metric of your own.\n\n"
+    "Each command writes NAME.py, which works as it is and says which line to change, test_NAME.py, and the name into "
+    "fedga.toml: every fedga command in that folder, or below it, then knows it.",
+    no_args_is_help=True,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What you call it on the command line, such as focal.")]
+Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files go.", show_default="here")]
+
+
+@app.command("algorithm")
+def algorithm(name: Name, folder: Folder = Path()) -> None:
+    """Write an algorithm: it starts as cross-entropy with smoothed labels, one line to change."""
+    _write(ALGORITHM, name, folder)
+
+
+@app.command("model")
+def model(name: Name, folder: Folder = Path()) -> None:
+    """Write a network: it starts with one hidden layer."""
+    _write(MODEL, name, folder)
+
+
+@app.command("dataset")
+def dataset(name: Name, folder: Folder = Path()) -> None:
+    """Write a data source: a function that reads your samples; it starts with made-up ones.
+
+    A .csv, .parquet or .npz file, or a folder of pictures, needs none of this: give its path to --dataset.
+    """
+    _write(DATASET, name, folder)
+
+
+@app.command("metric")
+def metric(name: Name, folder: Folder = Path()) -> None:
+    """Write a metric of the global model: it starts as the recall of the worst class."""
+    _write(METRIC, name, folder)
+
+
+def _write(template: Template, name: str, folder: Path) -> None:
+    module = name.replace("-", "_")
+    code, test = folder / f"{module}.py", folder / f"test_{module}.py"
+    _check(template, name, module, folder)
+    for path in (code, test):
+        if path.exists():
+            raise FedGAError(f"{path} is there already: choose another name, or another folder")
+    title = "".join(word[0].upper() + word[1:] for word in module.split("_") if word)
+    filled = {"name": name, "module": module, "title": title, "year": datetime.date.today().year}
+    project = own.project_file(folder.resolve()) or folder / own.FILE_NAME
+    place = Path(os.path.relpath(code.resolve(), project.resolve().parent)).as_posix()
+    text = with_part(project, template.kind, name, f"{place}:{template.attribute.format(**filled)}")
+    write_whole(code, template.code.format(**filled))
+    write_whole(test, template.test.format(**filled))
+    write_whole(project, text)
+    say(f"{code} is yours to change; {project} names it, and {test} checks it; next:")
+    for step in (f"pytest {test}", *template.use):
+        say(f"    {step.format(**filled)}")
+
+
+def _check(template: Template, name: str, module: str, folder: Path) -> None:
+    """A name that can be typed, that Python takes, and that nothing else has."""
+    from fedga.algorithms import ALGORITHMS  # which load torch
+    from fedga.models import MODELS
+
+    kind = own.KINDS[template.kind]
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or keyword.iskeyword(module) or module.endswith("_"):
+        raise FedGAError(f"{name!r} cannot be a name: use letters, digits, - and _, such as focal-loss")
+    taken = {"algorithms": name in ALGORITHMS, "models": name in MODELS, "metrics": name in METRICS}
+    if taken.get(template.kind, find_source(name) is not None):
+        raise FedGAError(f"{name} is the name of a built-in {kind}: choose another name")
+    found = importlib.util.find_spec(module)
+    if found is not None and Path(found.origin or "").resolve().parent != folder.resolve():
+        raise FedGAError(f"{module} is a Python module already, which {module}.py would hide: choose another name")
+
+
+def with_part(project: Path, kind: str, name: str, reference: str) -> str:
+    """The text of a project file with one more part, everything else in it as it was."""
+    text = project.read_text(encoding="utf-8") if project.is_file() else ""
+    line = f'{name} = "{reference}"'
+    try:
+        before = tomllib.loads(text)
+        if name in before.get(kind, {}):
+            raise FedGAError(f"{project} has the {own.KINDS[kind]} {name} already: choose another name")
+        changed = _inserted(text, kind, line)
+        if tomllib.loads(changed) == before | {kind: {**before.get(kind, {}), name: reference}}:
+            return changed
+    except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
+        raise FedGAError(f"{project} is not a project file ({error}): correct it first") from None
+    raise FedGAError(f"{project} is written in a way that cannot be added to: write {line} into its table [{kind}]")
+
+
+def _inserted(text: str, kind: str, line: str) -> str:
+    """The line behind the last of its table, or in a new table at the end."""
+    lines = text.splitlines()
+    headers = [at for at, content in enumerate(lines) if re.match(r"\s*\[", content)]
+    start = next((at for at in headers if re.match(rf"\s*\[\s*{kind}\s*\]", lines[at])), None)
+    if start is None:
+        return "\n".join([*lines, *[""] * bool(lines), f"[{kind}]", line, ""])
+    end = next((at for at in headers if at > start), len(lines))
+    while not lines[end - 1].strip():
+        end -= 1
+    return "\n".join([*lines[:end], line, *lines[end:], ""])

@@ -1,0 +1,373 @@
+"""Every usual mistake of an algorithm is found, and told in a sentence that says what to do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fedga.checks
+from fedga.algorithms import ALGORITHMS, Algorithm, Batch, Sent, make_algorithm
+from fedga.algorithms.check import check_hooks
+from fedga.checks import check_algorithm, check_model
+from fedga.errors import FedGAError
+from fedga.models import MODELS
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_ours_pass(name: str) -> None:
+    done = check_algorithm(name)
+    assert "Flower's messages give the same model" in done
+    assert ("note: it trains exactly as fedavg does" in done) == (name == "fedavg")
+    assert torch.get_default_dtype() == torch.float32
+
+
+def cross_entropy(batch: Batch) -> Tensor:
+    return F.cross_entropy(batch.logits, batch.targets, reduction="none")
+
+
+def own(**members: Any) -> Algorithm:
+    """An algorithm of somebody's own that has these hooks and declarations."""
+    return dataclass(frozen=True)(type("Mine", (Algorithm,), members))()
+
+
+def loss(function: Callable[[Batch], Any]) -> Algorithm:
+    return own(local_loss=lambda self, batch: function(batch))
+
+
+def one_hot_without_classes(batch: Batch) -> Tensor:
+    return -(F.one_hot(batch.targets) * F.log_softmax(batch.logits, -1)).sum(-1)
+
+
+def branches(batch: Batch) -> Tensor:
+    return cross_entropy(batch) if batch.logits.max() > 100 else 2 * cross_entropy(batch)
+
+
+def adds_up(batch: Batch) -> Tensor:
+    total = torch.zeros(batch.logits.shape[-1], dtype=batch.logits.dtype)
+    total += batch.logits.sum(0)
+    return cross_entropy(batch) * total.sum()
+
+
+def puts(batch: Batch) -> Tensor:
+    target = torch.zeros_like(batch.class_counts).repeat(len(batch.targets), 1)
+    target = torch.zeros(target.shape, dtype=target.dtype)
+    target[torch.arange(len(batch.targets)), batch.targets] = 1
+    return -(target * F.log_softmax(batch.logits, -1)).sum(-1)
+
+
+def writes_into_its_input(batch: Batch) -> Tensor:
+    batch.logits.mul_(2)
+    return cross_entropy(batch)
+
+
+CALLS: list[int] = []
+
+
+def counts_its_calls(batch: Batch) -> Tensor:
+    CALLS.append(1)
+    return cross_entropy(batch) * len(CALLS)
+
+
+LOSSES: dict[str, tuple[Callable[[Batch], Any], str]] = {
+    "mean": (lambda b: F.cross_entropy(b.logits, b.targets), 'one number for the whole batch.*reduction="none"'),
+    "per class": (lambda b: -F.log_softmax(b.logits, -1), r"a number per sample and class: add up .*\.sum\(-1\)"),
+    "per client": (lambda b: cross_entropy(b)[:3], r"gave shape \[3\] for 8 samples"),
+    "number": (lambda b: 0.5, "gave a float: return a tensor with one number per sample"),
+    "batch mean": (lambda b: cross_entropy(b) - cross_entropy(b).mean(), "reads padding.*multiply by batch.mask"),
+    "batch counts": (
+        lambda b: cross_entropy(b) * F.one_hot(b.targets, b.logits.shape[-1]).sum(0)[b.targets],
+        "reads padding.*multiply by batch.mask",
+    ),
+    "length": (
+        lambda b: cross_entropy(b) * (cross_entropy(b) * b.mask).sum() / len(b.mask),
+        "reads padding.*divide by batch.mask.sum",
+    ),
+    "item": (lambda b: cross_entropy(b) * b.logits.max().item(), r"takes a number out of a tensor.*line \d+ of test_"),
+    "int": (lambda b: cross_entropy(b) * float(b.class_counts.sum()), "takes a number out of a tensor"),
+    "if": (branches, "branches on the value of a tensor.*use torch.where"),
+    "mask": (lambda b: F.pad(cross_entropy(b)[b.mask > 0], (0, 2)), "indexes with a mask.*multiply by the mask"),
+    "nonzero": (lambda b: cross_entropy(b) * len(b.mask.nonzero()), "size depends on values"),
+    "unique": (lambda b: cross_entropy(b) * len(b.targets.unique()), "size depends on values"),
+    "in place": (adds_up, r"writes into a tensor it made itself: write x = x \+ y"),
+    "index put": (puts, "writes into a tensor it made itself: use torch.where or F.one_hot"),
+    "its input": (writes_into_its_input, "writes into what it was given"),
+    "numpy": (lambda b: cross_entropy(b) * len(b.targets.tolist()), "numbers of Python or NumPy"),
+    "one_hot": (one_hot_without_classes, r"F.one_hot\(targets, logits.shape\[-1\]\)"),
+    "torch.rand": (lambda b: cross_entropy(b) * torch.rand(1), "at random"),
+    "dropout": (lambda b: F.cross_entropy(F.dropout(b.logits), b.targets, reduction="none"), "draws at random"),
+    "numpy.random": (lambda b: cross_entropy(b) * random.random(), "something else every time"),
+    "remembers": (counts_its_calls, "something else every time|other numbers when it is mapped"),
+    "detached": (lambda b: cross_entropy(b).detach(), "does not depend on batch.logits: leave out detach"),
+    "log of softmax": (
+        lambda b: F.nll_loss(b.logits.softmax(-1).log(), b.targets, reduction="none"),
+        "no finite numbers with logits of ±200.*log_softmax",
+    ),
+    "log of counts": (
+        lambda b: F.cross_entropy(b.logits + 0 * b.class_counts.log(), b.targets, reduction="none"),
+        "no finite numbers for a client that lacks a class.*class_counts",
+    ),
+    "teacher": (
+        lambda b: cross_entropy(b) + (b.logits - b.global_logits).square().sum(-1),  # type: ignore[operator]
+        r"batch.global_logits, which it is not given: declare needs_global_logits: ClassVar\[bool\] = True",
+    ),
+    "received": (
+        lambda b: cross_entropy(b) * b.received["weights"][b.targets],
+        "reads 'weights', which it is not given: return it from broadcast, and declare it in downloads",
+    ),
+    "misspelt": (lambda b: b.logit, r"failed, line \d+ of test_check.py raised AttributeError.*no attribute 'logit'"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("mistake", LOSSES)
+def test_mistakes_of_a_loss(mistake: str) -> None:
+    function, words = LOSSES[mistake]
+    with pytest.raises(FedGAError, match=f"^algorithm Mine: local_loss .*({words})"):
+        check_hooks(loss(function))
+
+
+def stacked_wrongly(self: Any, batch: Batch) -> Tensor:
+    return cross_entropy(batch)
+
+
+SENT = (Sent("share", "classes", "a"),)
+ZEROS = {"share": torch.zeros(4, dtype=torch.float64)}
+
+HOOKS: dict[str, tuple[dict[str, Any], str]] = {
+    "stack": ({"stacks": True, "local_loss": stacked_wrongly}, "fails on a stack.*leave `stacks` out"),
+    "stack of counts": (
+        {"stacks": True, "local_loss": lambda self, b: F.log_softmax(b.logits, 0)[..., 0]},
+        "reads padding|other values for a stack",
+    ),
+    "misspelt hook": ({"local_los": stacked_wrongly}, "has local_los, which nobody calls: did you mean local_loss"),
+    "size": ({"downloads": (Sent("share", "10"),)}, r'write Sent\("name", SIZE\)'),
+    "undeclared download": (
+        {"broadcast": lambda self, server: {"share": server.params[:4]}},
+        r"broadcast returns 'share', which downloads does not declare: add Sent\(\"share\", \"classes\"",
+    ),
+    "download of another size": (
+        {"broadcast": lambda self, server: {"share": server.params}, "downloads": SENT},
+        '"parameters", which downloads declares as "classes"',
+    ),
+    "download of no size": (
+        {"broadcast": lambda self, server: {"share": server.params[:3]}, "downloads": SENT},
+        r"of shape \[3\] .*make it a float tensor of shape \[\], \[classes\] or \[parameters\]",
+    ),
+    "download that is not sent": ({"downloads": SENT}, "downloads declares 'share', which broadcast does not return"),
+    "undeclared upload": (
+        {"report": lambda self, trained: ({"drift": (trained.params - trained.global_params).norm()}, {})},
+        r"report returns 'drift', which uploads does not declare: add Sent\(\"drift\", \"1\"",
+    ),
+    "upload of whole numbers": (
+        {"report": lambda self, t: ({"share": torch.zeros(4).long()}, {}), "uploads": SENT},
+        "type torch.int64: make it a float tensor",
+    ),
+    "upload that is not sent": ({"uploads": SENT}, "uploads declares 'share', which report does not return"),
+    "report of one": ({"report": lambda self, trained: {}}, "report must return two dictionaries"),
+    "kept and not declared": (
+        {"client_state": lambda self, params: {"memory": torch.zeros_like(params)}},
+        r"client_state returns 'memory', which keeps does not declare: add Sent\(\"memory\", \"parameters\"\)",
+    ),
+    "kept from the first model": (
+        {
+            "client_state": lambda self, params: {"memory": params.clone()},
+            "keeps": (Sent("memory", "parameters"),),
+        },
+        "client_state depends on the values of params.*zeros_like",
+    ),
+    "kept once": (
+        {
+            "client_state": lambda self, params: {"memory": torch.zeros_like(params)},
+            "keeps": (Sent("memory", "parameters"),),
+            "report": lambda self, trained: ({}, {}),
+        },
+        "keeps declares 'memory', which what report keeps does not return",
+    ),
+    "state that nobody has": (
+        {"correct": lambda self, gradient, kept, received: gradient - kept["memory"]},
+        "correct reads 'memory', which it is not given: return it from client_state",
+    ),
+    "report that nobody sends": (
+        {"update_server": lambda self, state, clients, reports, survey: {"x": reports["drift"].mean()}},
+        "update_server reads 'drift', which it is not given: return it from report",
+    ),
+    "survey that is not declared": ({"surveys": True}, r"uploads does not say so: add Sent\(\"survey\", \"1\""),
+    "survey that nobody makes": ({"uploads": (Sent("survey", "1"),)}, "surveys is not True"),
+    "survey that is not asked for": (
+        {"update_server": lambda self, state, clients, reports, survey: {"x": survey.mean()}},
+        r"update_server reads survey, which it is not given: declare surveys",
+    ),
+    "samples on the server": (
+        {"broadcast": lambda self, server: {"share": server.auxiliary.mean()}},
+        "broadcast reads server.auxiliary, which it is not given: declare auxiliary_samples",
+    ),
+    "state that grows": (
+        {
+            "server_state": lambda self, params, clients: {"seen": torch.zeros(1)},
+            "update_server": lambda self, state, clients, reports, survey: {"seen": torch.zeros(2) + clients.sum()},
+        },
+        "update_server makes 'seen' of shape",
+    ),
+    "state that is dropped": (
+        {
+            "server_state": lambda self, params, clients: {"seen": torch.zeros(1)},
+            "update_server": lambda self, state, clients, reports, survey: {},
+        },
+        "update_server drops 'seen'",
+    ),
+    "state of numbers": ({"server_state": lambda self, params, clients: {"seen": 0}}, "a dictionary of tensors"),
+    "state drawn at random": (
+        {"server_state": lambda self, params, clients: {"seen": torch.rand(clients)}},
+        "server_state draws at random.*fedga.streams",
+    ),
+    "the same client twice": ({"select": lambda self, state, draws, active: draws[:active].long() * 0}, "different"),
+    "clients that are not there": (
+        {"select": lambda self, state, draws, active: draws.argsort()[:active] + 7},
+        "places in `draws`",
+    ),
+    "weights for all": ({"weights": lambda self, state, clients, shares: shares.sum()}, "one finite number per active"),
+    "penalty per parameter": ({"penalty": lambda self, params, start: (params - start) ** 2}, r"as with \.sum\(\)"),
+    "penalty of none": ({"penalty": lambda self, params, start: None}, "penalty gave a NoneType where a tensor"),
+    "gradient of another length": (
+        {"correct": lambda self, g, kept, received: g[:3]},
+        "as long as the one it is given",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", HOOKS)
+def test_mistakes_of_other_hooks(mistake: str) -> None:
+    members, words = HOOKS[mistake]
+    with pytest.raises(FedGAError, match=f"^algorithm Mine: .*({words})"):
+        check_hooks(own(**members))
+
+
+@dataclass(frozen=True)
+class AllHooks(Algorithm):
+    """Everything at once: clients pull back towards what they kept, as strongly as the server says."""
+
+    pull: float = 0.1
+
+    surveys: ClassVar[bool] = True
+    needs_global_logits: ClassVar[bool] = True
+    downloads: ClassVar[tuple[Sent, ...]] = (Sent("strength", "1"), Sent("rare", "classes"))
+    uploads: ClassVar[tuple[Sent, ...]] = (Sent("survey", "1", "a loss"), Sent("drift", "1", "how far it moved"))
+    keeps: ClassVar[tuple[Sent, ...]] = (Sent("before", "parameters"), Sent("rounds", "1"))
+
+    def local_loss(self, batch: Batch) -> Tensor:
+        assert batch.global_logits is not None
+        drift = (batch.logits - batch.global_logits).square().mean(-1)
+        return batch.received["rare"][batch.targets] * cross_entropy(batch) + batch.received["strength"] * drift
+
+    def client_state(self, params: Tensor) -> dict[str, Tensor]:
+        return {"before": torch.zeros_like(params), "rounds": torch.zeros((), dtype=params.dtype)}
+
+    def correct(self, gradient: Tensor, client_state: Any, received: Any) -> Tensor:
+        return gradient + self.pull * client_state["before"] / (1 + client_state["rounds"])
+
+    def report(self, trained: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        kept = {"before": trained.params, "rounds": trained.client_state["rounds"] + 1}
+        return {"drift": (trained.params - trained.global_params).norm()}, kept
+
+    def server_state(self, params: Tensor, num_clients: int) -> dict[str, Tensor]:
+        return {"drift": torch.ones(num_clients, dtype=params.dtype), "loss": torch.ones(1, dtype=params.dtype)}
+
+    def broadcast(self, server: Any) -> dict[str, Tensor]:
+        drift, loss = server.state["drift"].mean(), server.state["loss"]
+        return {"strength": 0.1 * drift, "rare": loss.expand(4)}
+
+    def weights(self, state: Any, clients: Tensor, shares: Tensor) -> Tensor:
+        return shares / state["drift"][clients]
+
+    def update_server(self, state: Any, clients: Tensor, reports: Any, survey: Tensor | None) -> dict[str, Tensor]:
+        assert survey is not None
+        seen = F.one_hot(clients, len(state["drift"])).to(survey.dtype)
+        drift = state["drift"] * (1 - seen.sum(0)) + reports["drift"] @ seen
+        return {"drift": drift, "loss": survey.mean().reshape(1)}
+
+
+def test_an_algorithm_with_every_hook_passes() -> None:
+    assert "Flower's messages give the same model" in check_algorithm(AllHooks)
+    assert len(check_algorithm(AllHooks(pull=0.0))) == len(check_algorithm(AllHooks))
+
+
+def test_without_flower_the_rest_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedga.checks, "find_spec", lambda name: None)
+    assert check_algorithm("fedga")[-1] == "not checked: Flower, which is not installed (pip install 'fedga[flower]')"
+
+
+MEMORY: dict[str, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class Remembers(Algorithm):
+    """Keeps its state where a resumed run, or one beside another, does not find it."""
+
+    def weights(self, state: Any, clients: Tensor, shares: Tensor) -> Tensor:
+        return shares
+
+    def correct(self, gradient: Tensor, client_state: Any, received: Any) -> Tensor:
+        return gradient * _counted()
+
+
+def _counted() -> float:
+    MEMORY.setdefault("calls", torch.zeros(()))
+    if torch.get_default_dtype() == torch.float64:  # in training, not while hooks are checked
+        MEMORY["calls"] += 1
+    return 1 + 0.01 * float(MEMORY["calls"])
+
+
+def test_state_kept_outside_the_hooks_is_found() -> None:
+    with pytest.raises(FedGAError, match=r"params comes out differently .*server_state, client_state"):
+        check_algorithm(Remembers)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_our_networks_pass(name: str) -> None:
+    shape = (3, 8, 8) if name == "resnet20" else (1, 16, 16)
+    assert check_model(name, shape)[0] == "the engine gives the model of the plain loop"
+
+
+class Forgetful(nn.Module):
+    """A network whose output depends on how often it was called."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.calls = 0
+        self.output = nn.Linear(input_shape[1] * input_shape[2], num_classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return self.output(inputs.flatten(1)) * self.calls
+
+
+def test_a_network_that_keeps_something_outside_its_buffers() -> None:
+    with pytest.raises(FedGAError, match=r"model .*Forgetful: .*comes out differently"):
+        check_model(Forgetful)
+
+
+@dataclass(frozen=True)
+class Switches(Algorithm):
+    steps: int = 3
+    fast: bool = False
+    free = 2.0
+
+
+def test_options_by_class_and_by_type() -> None:
+    assert make_algorithm(Switches, steps="4", fast="TRUE") == Switches(4, True)
+    assert make_algorithm(Switches(7)) == Switches(7)
+    assert make_algorithm(Switches, fast=False) == Switches()
+    for options, words in (
+        ({"steps": 2.5}, "option steps of Switches must be a whole number, not 2.5"),
+        ({"fast": "perhaps"}, "option fast of Switches must be true or false"),
+        ({"free": 1}, "free of Switches is not an option: write it with its type, as in free: float = 1.0"),
+    ):
+        with pytest.raises(FedGAError, match=words):
+            make_algorithm(Switches, **options)
