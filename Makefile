@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check browser format bench clean
+.PHONY: demo test check browser docs format bench clean
 
 demo: $(READY)  ## FedAvg against FedGA on digits that ship with scikit-learn: a table, and pictures in demo/
 	$(BIN)/fedga run --out demo
@@ -24,6 +24,9 @@ browser:
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
 	then apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; \
 	else echo "no Chromium here: the tests of the report page in a browser will be skipped"; fi
+
+docs: $(READY)  ## the documentation as a site, in site/: open site/index.html
+	$(BIN)/mkdocs build --strict
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -85,32 +85,35 @@ def as_algorithm(found: object, name: str) -> type[Algorithm]:
     return found
 
 
-def _checked(kind: type[Algorithm], name: str) -> type[Algorithm]:
-    """A class of the user's own, once its hooks have been checked in this process."""
-    if name not in ALGORITHMS and kind not in _PASSED:
+def _checked(algorithm: Algorithm, name: str) -> Algorithm:
+    """An algorithm, whose hooks have been checked in this process if it is the user's own."""
+    kind = type(algorithm)
+    if kind not in ALGORITHMS.values() and kind not in _PASSED:
         from fedga.algorithms.check import check_hooks
 
-        check_hooks(kind(), name)
+        check_hooks(algorithm, name)
         _PASSED.add(kind)
-    return kind
+    return algorithm
 
 
 def make_algorithm(name: str | Algorithm | type[Algorithm], **options: Any) -> Algorithm:
     """An algorithm by name or by class, its options by keyword; text is converted to the option's type.
 
-    One of the user's own, by name, has passed `fedga.algorithms.check.check_hooks`.
+    One of the user's own has passed `fedga.algorithms.check.check_hooks`.
 
     >>> make_algorithm("fedprox", mu="0.01")
     FedProx(mu=0.01)
     """
     if isinstance(name, Algorithm):
-        return name if not options else make_algorithm(type(name), **options)
+        return _checked(name, type(name).__name__) if not options else make_algorithm(type(name), **options)
     if isinstance(name, str):
-        kind, called = _checked(algorithm_class(name), name), name
+        kind, called = algorithm_class(name), name
     else:
-        kind, called = as_algorithm(name, str(name)), name.__name__
+        called = getattr(name, "__name__", str(name))
+        kind = as_algorithm(name, called)
     defaults = {field.name: field.default for field in fields(kind)}
-    return kind(**{option: _option(called, kind, defaults, option, value) for option, value in options.items()})
+    given = {option: _option(called, kind, defaults, option, value) for option, value in options.items()}
+    return _checked(kind(**given), called)
 
 
 def _option(name: str, kind: type[Algorithm], defaults: dict[str, Any], option: str, value: Any) -> Any:

@@ -13,7 +13,7 @@ from fedga.cli.console import out, say
 from fedga.cli.run import help_text
 from fedga.data import SOURCES, Dataset, load_dataset
 from fedga.data.catalog import find_source
-from fedga.data.sources import is_here
+from fedga.data.sources import is_here, own_datasets
 from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.grid import build_sweep, parse_list
 from fedga.experiments.kinds import Number
@@ -46,6 +46,8 @@ def list_sources(data_dir: DataDir = None) -> None:
         for heading, cells in zip(headings, zip(*rows, strict=True), strict=True)
     ]
     caption = "Your own: the path of a .npz, .csv or .parquet file, or of a picture folder."
+    if mine := own_datasets():
+        caption += f" By name: {', '.join(f'{part.name} ({part.origin})' for part in mine.values())}."
     out.print(make_table(columns, title="Data sets", caption=caption, width=out.width))
 
 

@@ -36,7 +36,7 @@ class RunResult:
 def simulate(
     federation: Federation,
     model: str | ModelBuilder | nn.Module = "mlp",
-    algorithm: str | Algorithm = "fedga",
+    algorithm: str | Algorithm | type[Algorithm] = "fedga",
     *,
     device: str | torch.device = "cpu",
     on_round: Callable[[LaneRound], None] | None = None,
@@ -72,6 +72,8 @@ def simulate(
     )
     if isinstance(algorithm, str):
         algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+    else:
+        algorithm = make_algorithm(algorithm)
     if isinstance(model, nn.Module):
         network = copy.deepcopy(model)
     else:
