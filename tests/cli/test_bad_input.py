@@ -201,7 +201,7 @@ def test_download_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("a.csv", ["x,label", "1,0.5"], "labels that are not whole numbers"),
         ("a.csv", ["x,kind", "1,0"], "a.csv has no column named label"),
-        ("a.csv", ["x,label", "y,0"], "column 'x' of a.csv has type string, not numbers"),
+        ("a.csv", ["x,label", "y,0"], "column 'x' of a.csv holds text such as 'y', not numbers"),
     ],
 )
 def test_bad_table(name: str, lines: list[str], said: str) -> None:

@@ -161,7 +161,9 @@ def test_damaged_picture(tmp_path: Path) -> None:
 
 
 def test_damaged_csv(tmp_path: Path) -> None:
-    refused("t.csv is not a CSV table, or is damaged", save_csv(tmp_path, ""))
+    refused("t.csv is empty: write a header line", save_csv(tmp_path, ""))
+    refused("t.csv has a header and no rows: add a row per sample", save_csv(tmp_path, "a,label\n"))
+    refused("t.csv is not a text file: save the table as CSV", save_csv(tmp_path, "a,label\n\0\0"))
     refused("t.csv is not a CSV table, or is damaged", save_csv(tmp_path, "a,label\n1,0\n1,2,3\n"))
 
 
@@ -249,7 +251,7 @@ def column(name: str, values: list[object]) -> dict[str, list[object]]:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (column("city", ["Oslo"] * ROWS), "column 'city' of .* has type .*string, not numbers: encode it"),
+        (column("city", ["Oslo"] * ROWS), "column 'city' of .* holds text such as 'Oslo', not numbers: encode it"),
         (column("day", [datetime.date(2020, 1, 1)] * ROWS), "column 'day' .* not numbers"),
         (column("dose", [float("nan")] * ROWS), "feature column 'dose' of .* has NaN or infinite values"),
         (column("dose", [1e300] * ROWS), "feature column 'dose' of .* has NaN or infinite values"),
@@ -285,6 +287,40 @@ def test_bad_columns(tmp_path: Path) -> None:
     refused("unknown label column of .*'outcom': did you mean 'outcome'", path, label_column="outcom")
     refused("unknown client column of", path, label_column="outcome", client_column="site")
     refused("column 'label' of .* is empty in 1 rows", save_csv(tmp_path, "x,label\n1,0\n2,\n"))
+
+
+def rows_of(*cells: str, header: str = "x,z,label") -> str:
+    """Twenty rows of two classes: ``cells`` are the odd values of the column z, from its top; the rest are numbers."""
+    middle = [*cells, *map(str, range(20))][:20]
+    return "\n".join([header, *(f"{19 - at % 7},{cell},{'ab'[at % 2]}" for at, cell in enumerate(middle))])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (rows_of("?"), r"column 'z' of .* has cells such as '\?' among its numbers: write numbers there"),
+        (rows_of(*['"1,000"'] * 20), "column 'z' of .* holds text such as '1,000', not numbers"),
+        (rows_of(*(f"2020-01-{day:02d}" for day in range(1, 21))), "'z' .* holds dates such as '2020-01-01', not num"),
+        (rows_of("", "NA"), "feature column 'z' of .* has empty cells in 2 of 20 rows: fill them"),
+        (rows_of() + "\n3,4,\n3,4,NA", "column 'label' of .* is empty or NA in 2 rows: label or remove them"),
+        (rows_of(*map(str, range(20)), header="x,Unnamed: 0,label"), "column 'Unnamed: 0' of .* only counts rows"),
+        (rows_of(*map(str, range(1, 21)), header="x,ID,label"), "column 'ID' of .* only counts rows"),
+        (rows_of(header="x,z,"), "has no column named label, target, class, y: name its label column with --label"),
+        (rows_of(header="x,,label"), "column 2 of .* has no name"),
+        (rows_of().split("\n", 1)[1], r"the first line of .* holds values \(19, 0, a\) where the names of the columns"),
+    ],
+)
+def test_what_newcomers_stumble_over(text: str, message: str, tmp_path: Path) -> None:
+    refused(message, save_csv(tmp_path, text))
+
+
+def test_csv_in_another_encoding(tmp_path: Path) -> None:
+    path = save_csv(tmp_path, "")
+    for of_the_table in ("b", "z"):  # in a cell, in the header
+        path.write_bytes(rows_of().replace(of_the_table, "Köln").encode("latin-1"))
+        refused("t.csv has letters that are not UTF-8: save it as CSV in the encoding UTF-8", path)
+    path.write_bytes(rows_of().encode("utf-16"))
+    refused("t.csv is not a text file", path)
 
 
 def test_test_file_without_a_feature(tmp_path: Path) -> None:

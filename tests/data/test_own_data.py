@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedga.data import load_dataset, make_federation
+from tests.cli.program import fedga
 from tests.data.data_makers import check_equal, encode, pictures, write_parquet, write_picture_classes
 
 
@@ -124,6 +126,47 @@ def test_csv_with_text_labels_clients_and_splits(tmp_path: Path) -> None:
     assert federation.client(0).tolist() == [0, 2]
 
 
+def as_semicolons(text: str) -> str:
+    return text.replace(",", ";")
+
+
+def as_spreadsheet(text: str) -> str:
+    """As a spreadsheet of a country where half of one is written 0,5."""
+    return as_semicolons(text).replace(".", ",")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        as_semicolons,
+        as_spreadsheet,
+        lambda text: text.replace(",", "\t"),
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace(",", " , ").replace(" \n", "\n"),
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text + "\n\n",
+        lambda text: text.replace("split", "Split"),
+    ],
+)
+def test_csv_of_other_programs(written: Callable[[str], str], tmp_path: Path) -> None:
+    """Semicolons, decimal commas, tabs, a byte order mark, stray spaces: the same table."""
+    rows = [f"{at}.25,site {at % 3},{'train' if at % 4 else 'test'},{'ill' if at % 2 else 'well'}" for at in range(20)]
+    text = "\n".join(["dose,client,split,label", *rows])
+    (tmp_path / "plain.csv").write_text(text, encoding="utf-8")
+    (tmp_path / "other.csv").write_bytes(written(text).encode())
+    plain, other = load_dataset(tmp_path / "plain.csv"), load_dataset(tmp_path / "other.csv")
+    assert other.fingerprint == plain.fingerprint
+    assert (other.class_names, other.client_names) == (plain.class_names, plain.client_names)
+    assert plain.train_inputs.ravel().tolist() == [at + 0.25 for at in range(20) if at % 4]
+
+
+def test_column_names_may_have_spaces(tmp_path: Path) -> None:
+    rows = [f"{at},{'ab'[at % 2]},{at % 3}" for at in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["dose, final outcome ,home town", *rows]))
+    dataset = load_dataset(tmp_path / "t.csv", label_column="final outcome", client_column="home town")
+    assert (dataset.class_names, dataset.client_names) == (("a", "b"), ("0", "1", "2"))
+
+
 def test_a_column_called_client_is_never_a_feature(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("client,x,label\n" + "\n".join(f"{10 - i % 2},{i},0" for i in range(10)))
     dataset = load_dataset(tmp_path / "t.csv")
@@ -218,3 +261,12 @@ def test_flattened_and_fractional_pictures_in_npz(tmp_path: Path) -> None:
     dataset = load_dataset(tmp_path / "fractions.npz")
     assert (dataset.train_inputs.dtype, dataset.input_scale) == (np.float32, 1.0)
     assert dataset.train_inputs.max() <= 1
+
+
+def test_a_run_on_columns_of_unlike_scale_says_what_to_do(tmp_path: Path) -> None:
+    rows = [f"{at % 7},{4000 + at},{at % 2}" for at in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,grams,label", *rows]))
+    run = f"run --dataset {tmp_path}/t.csv --partition iid --clients 2 --rounds 1 --threads 1 --no-pictures"
+    as_they_are = fedga(f"{run} --out {tmp_path}/runs")
+    assert "columns of t.csv lie between 6 and 4,037, " in as_they_are.err
+    assert "columns of t.csv" not in fedga(f"{run} --standardize true --out {tmp_path}/others").err

@@ -258,7 +258,7 @@ def test_bad_files(load: Callable[..., Dataset], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     refused("notes.txt is not a data set: give", tmp_path / "notes.txt", load=load)
     (tmp_path / "t.csv").write_text("")
-    refused("t.csv is not a CSV table, or is damaged", tmp_path / "t.csv", load=load)
+    refused("t.csv is empty: write a header line", tmp_path / "t.csv", load=load)
     (tmp_path / "t.csv").write_text("x,label\n")
     refused("t.csv has", tmp_path / "t.csv", load=load)
     np.savez(tmp_path / "t.npz", x=np.zeros((0, 2)), y=np.zeros(0, dtype=int))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +69,45 @@ def test_no_more_active_clients_than_there_are(tmp_path: Any) -> None:
     assert [fitted.active for fitted in preparation.fit_active([spec], chosen=False)] == [3]
     with pytest.raises(FedGAError, match="--active 10 is more than the 3 clients"):
         preparation.fit_active([spec], chosen=True)
+
+
+def table_spec(folder: Path, rows: list[tuple[float, float, str, str]], **values: Any) -> RunSpec:
+    text = "\n".join(["a,b,label,split", *(",".join(map(str, row)) for row in rows)])
+    (folder / "table.csv").write_text(text, encoding="utf-8")
+    return RunSpec(dataset=str(folder / "table.csv"), partition="iid", clients=2, active=2, **values)
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [(1, False), (5, False), (4000, True), (0.001, True), (-4000, True)],
+)
+def test_columns_of_unlike_scale_are_pointed_out(factor: float, said: bool, tmp_path: Path) -> None:
+    """A weight in grams beside a share, and nobody asked for standardisation."""
+    rows = [(at / 19, factor * (1 + at / 20), "xy"[at % 2], "test" if at < 4 else "train") for at in range(20)]
+    as_they_are = table_spec(tmp_path, rows)
+    hints = Preparation([as_they_are]).hints([as_they_are, replace(as_they_are, seed=1)])
+    assert len(hints) == said  # once, however many runs
+    least, most = sorted((1.0, abs(factor) * 1.95))
+    said_of = f"the columns of table.csv lie between {least:,.4g} and {most:,.4g}, "
+    assert all(said_of in hint and hint.endswith("give --standardize true") for hint in hints)
+    standardized = replace(as_they_are, standardize=True)
+    assert Preparation([standardized]).hints([standardized]) == []
+
+
+def test_pictures_need_no_hint() -> None:
+    assert Preparation([make_spec()]).hints([make_spec()]) == []
+
+
+def test_a_column_of_zeros_asks_for_nothing(tmp_path: Path) -> None:
+    spec = table_spec(tmp_path, [(at / 19, 0, "xy"[at % 2], "test" if at < 4 else "train") for at in range(20)])
+    assert Preparation([spec]).hints([spec]) == []
+
+
+def test_a_class_that_is_never_tested_is_named(tmp_path: Path) -> None:
+    rows = [(at / 19, 1, "rare" if at == 9 else "xy"[at % 2], "test" if at < 4 else "train") for at in range(20)]
+    spec = table_spec(tmp_path, rows)
+    [hint] = Preparation([spec]).hints([spec])
+    assert hint.startswith("the test split of table.csv has no sample of class rare, ")
 
 
 def test_names_are_checked_before_data_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

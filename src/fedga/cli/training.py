@@ -144,6 +144,8 @@ def train(
         already = f", {finished} of them finished already" if finished else ""
         where = f"Flower, {prepared.device}" if program.on_flower else str(prepared.device)
         say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {where}{already}; results go to {folder}")
+        for hint in preparation.hints(specs):
+            say(hint)
         shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in runs if run.finished), stop)
         try:
             with tracking(program.trackers, folder, say), profiling(watch, folder), shown.bar:

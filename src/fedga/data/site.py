@@ -20,7 +20,7 @@ from fedga.data.assemble import Parts, Samples, check_lengths, held_out, index_o
 from fedga.data.federation import Dataset
 from fedga.data.files import Progress, optional, reading
 from fedga.data.sources import find_path
-from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options
+from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options, csv_dialect
 from fedga.errors import FedGAError
 
 _NAMED_CLASSES = 20  # an error lists this many of the agreed classes
@@ -168,11 +168,11 @@ def columns_digest(path: str | Path) -> str:
     suffix = path.suffix.lower()
     if suffix == ".csv":
         with path.open(newline="", encoding="utf-8-sig") as file:
-            names = next(csv.reader(file), [])
+            names = next(csv.reader(file, delimiter=csv_dialect(path).delimiter), [])
     elif suffix == ".parquet":
         names = optional("pyarrow.parquet", "pyarrow", "reading tables").read_schema(path).names
     else:
         return ""
     apart = {*LABEL_COLUMNS, *CLIENT_COLUMNS, SPLIT_COLUMN}
-    features = [name for name in names if name.lower() not in apart]
+    features = [name.strip() for name in names if name.strip().lower() not in apart]
     return hashlib.blake2b("\n".join(features).encode(), digest_size=8).hexdigest()

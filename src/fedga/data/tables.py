@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ LABEL_COLUMNS = ("label", "target", "class", "y", "fine_label")
 CLIENT_COLUMNS = ("client", "client_id")
 SPLIT_COLUMN = "split"
 _PICTURE_COLUMNS = ("image", "img")
+_COUNTERS = ("id", "index", "row", "row_id", "rowid", "rownames", "unnamed: 0")  # what people call a count of rows
+_MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")  # as a label; columns of numbers go by pyarrow's own list
 _PURPOSE = "reading tables"
 
 
@@ -47,9 +50,49 @@ class _Columns:
 def read_csv(path: Path, options: Options) -> Parts:
     """A CSV file with a header; column types are found by pyarrow."""
     arrow_csv = optional("pyarrow.csv", "pyarrow", "reading CSV files")
+    types = optional("pyarrow", "pyarrow", "reading CSV files").types
     with reading(path, "a CSV table"):
-        table = arrow_csv.read_csv(path)
+        dialect = csv_dialect(path)
+        table = arrow_csv.read_csv(
+            path,
+            parse_options=arrow_csv.ParseOptions(delimiter=dialect.delimiter),
+            convert_options=arrow_csv.ConvertOptions(decimal_point=dialect.decimal_point),
+        )
+        table = table.rename_columns([name.strip() for name in table.column_names])
+    if not table.num_rows:
+        raise FedGAError(f"{path} has a header and no rows: add a row per sample")
+    if any(types.is_binary(column.type) for column in table.columns):
+        raise _not_utf8(path)
     return _parts(_Columns(str(path), table), None, options)
+
+
+@dataclass(frozen=True)
+class CsvDialect:
+    """How the numbers of a CSV file are written and parted."""
+
+    delimiter: str
+    decimal_point: str
+
+
+def csv_dialect(path: Path) -> CsvDialect:
+    """Commas, or what the header has instead: spreadsheets of many countries write semicolons, and 0,5 for a half."""
+    with path.open("rb") as file:
+        start = file.read(2**16)
+    if not start.strip():
+        raise FedGAError(f"{path} is empty: write a header line with the names of the columns, and a row per sample")
+    if b"\0" in start:
+        raise FedGAError(f"{path} is not a text file: save the table as CSV in the encoding UTF-8")
+    header, _, rows = start.partition(b"\n")
+    try:
+        header.decode()
+    except UnicodeDecodeError:
+        raise _not_utf8(path) from None
+    delimiter = "," if b"," in header else next((sign for sign in ";\t" if sign.encode() in header), ",")
+    return CsvDialect(delimiter, "," if delimiter == ";" and re.search(rb"\d,\d", rows) else ".")
+
+
+def _not_utf8(path: Path) -> FedGAError:
+    return FedGAError(f"{path} has letters that are not UTF-8: save it as CSV in the encoding UTF-8")
 
 
 def read_parquet(train: Sequence[Path], test: Sequence[Path] | None, options: Options) -> Parts:
@@ -66,21 +109,32 @@ def _open(paths: Sequence[Path]) -> _Columns:
 def _parts(train: _Columns, test: _Columns | None, options: Options) -> Parts:
     label = _find(train, options.label_column, LABEL_COLUMNS, "label")
     if label is None:
-        raise FedGAError(
-            f"{train.where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name its label column (columns: "
-            f"{', '.join(train.names)})"
-        )
+        raise _no_label(train)
     client = _find(train, options.client_column, CLIENT_COLUMNS, "client")
-    apart = {label, client, SPLIT_COLUMN, *CLIENT_COLUMNS}
+    split_column = _find(train, None, (SPLIT_COLUMN,), "split")
+    apart = {label, client, split_column, *CLIENT_COLUMNS}
     features = [name for name in train.table.column_names if name not in apart]
     names = train.files.class_names(label) if train.files else ()
     whole = _samples(train, label, client, features, options)
     if test is not None:
         return Parts(whole, _samples(test, label, None, features, options), names)
-    split = _split(train)
-    if split is None:
+    if split_column is None:
         return Parts(whole, None, names)
+    split = _split(train, split_column)
     return Parts(whole.take(split == "train"), whole.take(split == "test"), names)
+
+
+def _no_label(columns: _Columns) -> FedGAError:
+    names = ", ".join(columns.names)
+    if any(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in columns.names):
+        return FedGAError(
+            f"the first line of {columns.where} holds values ({names}) where the names of the columns belong: write "
+            "such a line above it"
+        )
+    return FedGAError(
+        f"{columns.where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name its label column with "
+        f"--label-column (columns: {names})"
+    )
 
 
 def _find(columns: _Columns, asked: str | None, usual: Sequence[str], kind: str) -> str | None:
@@ -88,6 +142,8 @@ def _find(columns: _Columns, asked: str | None, usual: Sequence[str], kind: str)
         twice = sorted({name for name in columns.names if columns.names.count(name) > 1})
         raise FedGAError(f"{columns.where} has several columns named {twice[0]!r}: rename all but one")
     if asked is not None:
+        if asked.strip() in columns.names:  # as `read_csv` has them
+            return asked.strip()
         if asked not in columns.names:
             raise unknown_name(f"{kind} column of {columns.where}", asked, columns.names)
         return asked
@@ -136,33 +192,25 @@ def _values(columns: _Columns, name: str, kind: str) -> np.ndarray:
             f"column {name!r} of {columns.where} is empty in {column.null_count} rows: fill or remove them"
         )
     if types.is_string(column.type) or types.is_large_string(column.type):
-        return np.array(column.to_pylist(), dtype=str)
+        texts = np.char.strip(np.array(column.to_pylist(), dtype=str))
+        missing = int(np.isin(texts, _MISSING).sum()) if kind == "label" else 0
+        if missing:
+            raise FedGAError(
+                f"column {name!r} of {columns.where} is empty or NA in {missing} rows: label or remove them"
+            )
+        return texts
     if types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type):
         return column.to_numpy()
     raise FedGAError(f"column {name!r} of {columns.where} has type {column.type}: a {kind} is a whole number or text")
 
 
 def _features(columns: _Columns, names: Sequence[str]) -> np.ndarray:
-    arrow = optional("pyarrow", "pyarrow", _PURPOSE)
-    types = arrow.types
     if not names:
         raise FedGAError(f"{columns.where} has no column beside label, client and split: add columns of features")
     features = np.empty((columns.table.num_rows, len(names)), dtype=np.float32)
     for i, name in enumerate(names):
         column = _column(columns, name)
-        if not name.strip():
-            raise FedGAError(
-                f"column {i + 1} of {columns.where} has no name: name it, or remove it if it only counts rows"
-            )
-        if types.is_null(column.type) or column.null_count:
-            raise FedGAError(
-                f"feature column {name!r} of {columns.where} has empty cells: fill them or remove the column"
-            )
-        if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
-            raise FedGAError(
-                f"column {name!r} of {columns.where} has type {column.type}, not numbers: encode it as numbers (one "
-                "column per category, say), remove it, or name it as the client column"
-            )
+        _check_feature(columns, name, column)
         with np.errstate(over="ignore"):
             features[:, i] = column.to_numpy()
         if not np.isfinite(features[:, i]).all():
@@ -172,13 +220,44 @@ def _features(columns: _Columns, names: Sequence[str]) -> np.ndarray:
     return features
 
 
-def _split(columns: _Columns) -> np.ndarray | None:
-    if SPLIT_COLUMN not in columns.table.column_names:
-        return None
-    values = np.char.lower(_values(columns, SPLIT_COLUMN, "split").astype(str))
+def _check_feature(columns: _Columns, name: str, column: Any) -> None:
+    """Refuse what is no feature, in words that tell what to do with such a column."""
+    types = optional("pyarrow", "pyarrow", _PURPOSE).types
+    if not name.strip():
+        place = columns.table.column_names.index(name) + 1
+        raise FedGAError(f"column {place} of {columns.where} has no name: name it, or remove it if it only counts rows")
+    if column.null_count:
+        raise FedGAError(
+            f"feature column {name!r} of {columns.where} has empty cells in {column.null_count} of {len(column)} rows: "
+            "fill them, or remove these rows or the column"
+        )
+    if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
+        raise FedGAError(f"column {name!r} of {columns.where} {_not_numbers(column)}")
+    if name.lower() in _COUNTERS and types.is_integer(column.type) and (np.diff(column.to_numpy()) == 1).all():
+        raise FedGAError(
+            f"column {name!r} of {columns.where} only counts rows, which tells nothing of a new one: remove it"
+        )
+
+
+def _not_numbers(column: Any) -> str:
+    """What a column that cannot be a feature holds, by an example, and what to do with it."""
+    kind = str(column.type)
+    values = [str(value) for value in column.to_pylist()]
+    odd = [value for value in values if not re.fullmatch(r"\s*[+-]?[\d.]+(e[+-]?\d+)?\s*", value, re.IGNORECASE)]
+    if odd and len(odd) < len(values) / 2:
+        return (
+            f"has cells such as {odd[0]!r} among its numbers: write numbers there, or remove these rows or the column"
+        )
+    held = "text" if "string" in kind else "dates" if kind.startswith(("date", "timestamp")) else kind
+    return (
+        f"holds {held} such as {(odd or values)[0]!r}, not numbers: encode it as numbers (one column per category, "
+        "say), remove it, or name it as the client column"
+    )
+
+
+def _split(columns: _Columns, name: str) -> np.ndarray:
+    values = np.char.lower(_values(columns, name, "split").astype(str))
     odd = sorted(set(values) - {"train", "test"})
     if odd:
-        raise FedGAError(
-            f"column {SPLIT_COLUMN!r} of {columns.where} holds {str(odd[0])!r}: write train or test in every row"
-        )
+        raise FedGAError(f"column {name!r} of {columns.where} holds {str(odd[0])!r}: write train or test in every row")
     return values

@@ -1,0 +1,238 @@
+"""`FedGAClassifier`: a federation of tabular sites as one scikit-learn estimator."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedga.algorithms import Algorithm
+from fedga.data.federation import Dataset, Federation
+from fedga.errors import FedGAError, needs_extra
+from fedga.models import ModelBuilder
+from fedga.models.mlp import MLP
+from fedga.simulation.server import LaneRound
+from fedga.simulation.simulate import RunResult, simulate
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted
+except ImportError as error:
+    raise needs_extra("scikit-learn", "data", "FedGAClassifier") from error
+
+try:
+    from sklearn.utils.validation import validate_data
+except ImportError:  # before scikit-learn 1.6 it was a method
+
+    def validate_data(estimator: Any, *arrays: Any, **options: Any) -> Any:
+        return estimator._validate_data(*arrays, **options)
+
+
+ROWS_AT_ONCE = 8192  # when predicting: a table of any length needs no more memory than this many rows
+
+# Parameters that go to the engine as they are, under the names of the flags of `fedga run`.
+_SETTINGS = (
+    *("rounds", "local_epochs", "batch_size", "optimizer", "lr", "lr_schedule", "momentum", "weight_decay", "clip"),
+    *("aggregation", "server", "server_rate", "server_average", "evaluate_every", "diagnose_every"),
+)
+
+
+class FedGAClassifier(ClassifierMixin, BaseEstimator):
+    """A network trained over sites that keep their rows: ``X [samples, features]``, ``groups [samples]`` names sites.
+
+    ``fit(X, y, groups=site)`` plays the federation on this machine: in every round each site trains on its own rows,
+    and a server averages the models. Parameters have the names and meanings of the flags of ``fedga run``, and the
+    values of its strong preset. They are:
+
+    - ``algorithm``: a name, with options as ``"fedprox:mu=0.01"`` (``fedga algorithms`` lists them), or an `Algorithm`.
+    - ``model``: ``"mlp"`` with one layer of ``hidden`` units, another name that ``fedga run --model`` takes, a callable
+      ``(input_shape, num_classes) -> nn.Module``, or a module to start from.
+    - ``active``: sites that train in a round; None: all of them.
+    - ``rounds``, ``local_epochs``, ``batch_size``, ``optimizer``, ``lr``, ``lr_schedule``, ``momentum``,
+      ``weight_decay``, ``clip``: how a site trains.
+    - ``aggregation``, ``server``, ``server_rate``, ``server_average``: what the server does. With ``server_average``
+      above 0 the model that predicts is the mean over rounds.
+    - ``standardize``: bring every column to mean 0 and deviation 1 over the rows of all sites. For that a site of a
+      real federation tells the server the number of its rows and, of every column, their sum and then their squared
+      distance from the common mean: sums over rows, no row.
+    - ``evaluate_every``, ``diagnose_every``: rounds between entries of ``history_`` and ``site_history_`` (0: none of
+      the latter). Both look at the training rows.
+    - ``device``: where to train: ``"cpu"``, ``"cuda"``, ``"cuda:1"``. Predictions are made on the CPU.
+    - ``random_state``: a whole number is the seed itself, as in ``fedga run --seeds``. Weights, client choice and batch
+      order depend on nothing else.
+
+    Beside ``classes_``, ``n_features_in_`` and ``feature_names_in_``, a fitted classifier has:
+
+    - ``model_``: the trained `torch.nn.Module`. It takes columns that went through ``scaler_`` (None: as they are).
+    - ``n_iter_``: rounds trained.
+    - ``site_names_``: the values of ``groups``, sorted; ``class_counts_``: rows of each class there,
+      ``[sites, classes]``.
+    - ``history_``: a dict per evaluated round, with the scores of the global model over all sites.
+    - ``site_history_``: a dict per diagnosed round, active site and class: the site's samples of the class, and its
+      recall over all sites before and after the site trained. A fall is what that site forgets.
+
+    >>> from sklearn.datasets import load_wine
+    >>> X, y = load_wine(return_X_y=True)
+    >>> site = np.arange(len(y)) % 3 * (y > 0)  # all of class 0 lies at site 0
+    >>> classifier = FedGAClassifier(random_state=0).fit(X, y, groups=site)
+    >>> classifier.class_counts_.tolist()
+    [[59, 24, 16], [0, 23, 16], [0, 24, 16]]
+    >>> bool(classifier.score(X, y) > 0.95)
+    True
+    """
+
+    def __init__(
+        self,
+        algorithm: str | Algorithm = "fedga",
+        *,
+        model: str | ModelBuilder | nn.Module = "mlp",
+        hidden: int = 128,
+        rounds: int = 50,
+        active: int | None = None,
+        local_epochs: int = 2,
+        batch_size: int = 32,
+        optimizer: str = "sgd",
+        lr: float = 0.1,
+        lr_schedule: str = "cosine",
+        momentum: float = 0.0,
+        weight_decay: float = 0.001,
+        clip: float | None = 5.0,
+        aggregation: str = "samples",
+        server: str = "momentum",
+        server_rate: float | None = None,
+        server_average: float = 0.05,
+        standardize: bool = True,
+        evaluate_every: int = 5,
+        diagnose_every: int = 25,
+        device: str | torch.device = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.model = model
+        self.hidden = hidden
+        self.rounds = rounds
+        self.active = active
+        self.local_epochs = local_epochs
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.lr = lr
+        self.lr_schedule = lr_schedule
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.clip = clip
+        self.aggregation = aggregation
+        self.server = server
+        self.server_rate = server_rate
+        self.server_average = server_average
+        self.standardize = standardize
+        self.evaluate_every = evaluate_every
+        self.diagnose_every = diagnose_every
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> FedGAClassifier:  # noqa: N803 - scikit-learn's name
+        """Train over the sites that ``groups [samples]`` names; without it all rows are one site's."""
+        rows, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, targets = np.unique(y, return_inverse=True)
+        self.site_names_, sites = _numbered_sites(groups, y)
+        self.scaler_ = StandardScaler().fit(rows) if self.standardize else None
+        federation = self._federation(self._inputs(rows), targets, sites)
+        self.class_counts_ = federation.class_counts
+        self.site_history_: list[dict[str, Any]] = []
+        result = self._train(federation)
+        self.model_ = (result.averaged_model or result.model).eval().requires_grad_(False)
+        self.history_ = result.rounds
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Probabilities of the classes, ``[samples, classes]`` in the order of ``classes_``."""
+        check_is_fitted(self)
+        inputs = torch.from_numpy(self._inputs(validate_data(self, X, reset=False, dtype=np.float64)))
+        network = copy.deepcopy(self.model_).double()  # so that a row's answer is the same in every batch
+        with torch.no_grad():
+            logits = torch.cat([network(rows.double()) for rows in inputs.split(ROWS_AT_ONCE)])
+        return logits.softmax(1).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The most probable class of every row, ``[samples]``."""
+        likeliest = self.predict_proba(X).argmax(1)
+        return self.classes_[likeliest]
+
+    def _inputs(self, rows: np.ndarray) -> np.ndarray:
+        """Columns as the network takes them, float32."""
+        if self.scaler_ is not None:
+            rows = self.scaler_.transform(rows)
+        with np.errstate(over="ignore"):
+            inputs = np.ascontiguousarray(rows, dtype=np.float32)
+        if not np.isfinite(inputs).all():
+            column = int(np.flatnonzero(~np.isfinite(inputs).all(0))[0])
+            raise FedGAError(
+                f"column {column} of X has values that float32 cannot hold: give it another unit, or leave "
+                "standardize=True"
+            )
+        return inputs
+
+    def _federation(self, inputs: np.ndarray, targets: np.ndarray, sites: np.ndarray) -> Federation:
+        targets = targets.astype(np.int64)
+        # The training rows stand in for a test split: sites can score their own, and none have to be given up.
+        dataset = Dataset("table", inputs, targets, inputs, targets, tuple(map(str, self.classes_)))
+        sizes = np.bincount(sites, minlength=len(self.site_names_))
+        return Federation(dataset, np.argsort(sites, kind="stable"), np.concatenate([[0], np.cumsum(sizes)]))
+
+    def _train(self, federation: Federation) -> RunResult:
+        active = federation.num_clients if self.active is None else self.active
+        result = simulate(
+            federation,
+            partial(MLP, hidden=self.hidden) if self.model == "mlp" else self.model,
+            self.algorithm,
+            device=self.device,
+            on_round=self._remember,
+            active=active,
+            seed=self._seed(),
+            **{name: getattr(self, name) for name in _SETTINGS},
+        )
+        if result.diverged:
+            raise FedGAError(f"training diverged in round {self.n_iter_}: give a smaller lr than {self.lr}, or a clip")
+        return result
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _remember(self, done: LaneRound) -> None:
+        self.n_iter_ = done.round
+        for site in done.clients:
+            columns = zip(self.classes_, site.class_counts, site.accuracy_before, site.accuracy_after, strict=True)
+            for label, samples, before, after in columns:
+                row = {"round": done.round, "site": self.site_names_[site.client], "class": label, "samples": samples}
+                self.site_history_.append(row | {"recall_before": before, "recall_after": after})
+
+
+def _numbered_sites(groups: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The names of the sites, sorted, and the number of every row's site."""
+    if groups is None:
+        groups = np.zeros(len(y), dtype=np.int64)
+    groups = column_or_1d(groups)
+    check_consistent_length(y, groups)
+    missing = sum(map(_is_missing, groups)) if groups.dtype.kind in "Of" else 0
+    if missing:
+        raise FedGAError(f"groups names no site for {missing} rows: fill them in, or leave these rows out")
+    try:
+        return np.unique(groups, return_inverse=True)
+    except TypeError as error:
+        raise FedGAError("groups mixes kinds of values: name all sites by text, or all by numbers") from error
+
+
+def _is_missing(site: Any) -> bool:
+    """None, NaN, or what pandas has for both, which cannot be compared."""
+    return site is None or type(site).__name__ == "NAType" or bool(site != site)
