@@ -26,7 +26,7 @@ browser:
 	else echo "no Chromium here: the tests of the report page in a browser will be skipped"; fi
 
 docs: $(READY)  ## the documentation as a site, in site/: open site/index.html
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -36,7 +36,7 @@ bench: $(READY)  ## rounds on this CPU against a plain PyTorch loop, Flower, pfl
 	$(BIN)/python benchmarks/cpu.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Made in place and marked ready only at the end, so that an interrupted set-up starts over.
 $(READY): pyproject.toml constraints.txt

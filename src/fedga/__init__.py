@@ -1,7 +1,9 @@
 """Federated learning when clients hold skewed, partly missing classes.
 
-The method as functions (`ga_loss`, `GALoss`, `calibrated_labels`), its measure (`error_asymmetry`, `ea_ratio`), and an
-engine that trains whole grids of federated runs at once (`fedga run`, or `simulate` from Python).
+The method as functions (`ga_loss`, `GALoss`, `calibrated_labels`; `MultilabelGALoss` and `DenseGALoss` for several
+labels and for maps), its measure (`error_asymmetry`, `ea_ratio`; as torchmetrics `ErrorAsymmetry`, `EARatio` and
+`ClassForgetting`), an estimator for tables (`FedGAClassifier`), and an engine that trains whole grids of federated runs
+at once (`fedga run`, or `simulate` from Python).
 """
 
 from importlib import import_module
@@ -21,7 +23,17 @@ if TYPE_CHECKING:
     from fedga.calibration import binary_ga_loss as binary_ga_loss
     from fedga.calibration import calibrated_labels as calibrated_labels
     from fedga.calibration import ga_loss as ga_loss
+    from fedga.dense import DenseGALoss as DenseGALoss
+    from fedga.dense import dense_ga_loss as dense_ga_loss
     from fedga.errors import FedGAError as FedGAError
+    from fedga.estimator import FedGAClassifier as FedGAClassifier
+    from fedga.metrics import ClassForgetting as ClassForgetting
+    from fedga.metrics import EARatio as EARatio
+    from fedga.metrics import ErrorAsymmetry as ErrorAsymmetry
+    from fedga.multilabel import MultilabelGALoss as MultilabelGALoss
+    from fedga.multilabel import multilabel_class_counts as multilabel_class_counts
+    from fedga.multilabel import multilabel_error_asymmetry as multilabel_error_asymmetry
+    from fedga.multilabel import multilabel_ga_loss as multilabel_ga_loss
     from fedga.simulation.simulate import RunResult as RunResult
     from fedga.simulation.simulate import simulate as simulate
 
@@ -31,12 +43,21 @@ _HOMES = {
         *("Forgetting", "binary_error_asymmetry", "class_accuracy", "ea_ratio", "error_asymmetry", "forgetting"),
     ),
     "fedga.calibration": ("GALoss", "batch_class_counts", "binary_ga_loss", "calibrated_labels", "ga_loss"),
+    "fedga.dense": ("DenseGALoss", "dense_ga_loss"),
     "fedga.errors": ("FedGAError",),
+    "fedga.multilabel": (
+        *("MultilabelGALoss", "multilabel_class_counts", "multilabel_error_asymmetry", "multilabel_ga_loss"),
+    ),
     "fedga.simulation.simulate": ("RunResult", "simulate"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+# What needs an extra is not in __all__: `from fedga import *` must not.
+_HOMES_OF_EXTRAS = {
+    "fedga.estimator": ("FedGAClassifier",),
+    "fedga.metrics": ("ClassForgetting", "EARatio", "ErrorAsymmetry"),
+}
+_HOME_OF = {name: home for home, names in (_HOMES | _HOMES_OF_EXTRAS).items() for name in names}
 
-__all__ = ["__version__", *_HOME_OF]
+__all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
 
 
 def __getattr__(name: str) -> Any:

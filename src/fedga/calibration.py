@@ -12,7 +12,7 @@ q_i is negative; it is neither clamped nor normalised, for that is what makes th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +46,7 @@ def calibrated_labels(
     tensor([-15.2000,   0.1000,  -0.1500,   1.0000,  -0.1200])
     """
     counts = _checked("probs", probs, targets, class_counts)
-    p = probs.detach().to(_at_least_float32(probs))
+    p = probs.detach().to(at_least_float32(probs))
     return _labels(p, targets, _factors(p, targets, counts, strength, power)).detach().to(probs.dtype)
 
 
@@ -90,7 +90,7 @@ def ga_loss(
     tensor(True)
     """
     counts = _checked("logits", logits, targets, class_counts)
-    z = logits.to(_at_least_float32(logits))
+    z = logits.to(at_least_float32(logits))
     log_p = F.log_softmax(z, dim=-1)
     p = log_p.exp()
     factors = _factors(p, targets, counts, strength, power)
@@ -107,7 +107,7 @@ def ga_loss(
         loss = -(_labels(p, targets, factors) * log_p).sum(-1)
     else:
         raise unknown_name("variant", variant, get_args(Variant))
-    return _reduce(loss, reduction).to(_result_dtype(logits))
+    return reduced(loss, reduction).to(result_dtype(logits))
 
 
 def binary_ga_loss(
@@ -135,7 +135,7 @@ def binary_ga_loss(
             f"binary_ga_loss needs one floating-point logit per target, "
             f"but logits are {logits.dtype} {list(logits.shape)} and targets {list(targets.shape)}"
         )
-    z = logits.to(_at_least_float32(logits))
+    z = logits.to(at_least_float32(logits))
     counts = _as_tensor(class_counts, z)
     if counts.ndim == 0 or counts.shape[-1] != 2 or not _broadcasts_to(counts.shape[:-1], logits.shape):
         raise FedGAError(
@@ -145,7 +145,7 @@ def binary_ga_loss(
     factor = strength * (1 - n_1 / torch.where(n_0 > 0, n_0, 1.0))
     labels = torch.where(targets > 0, 1.0, factor * torch.sigmoid(z)).detach()
     loss = F.binary_cross_entropy_with_logits(z, labels, reduction="none")
-    return _reduce(loss, reduction).to(_result_dtype(logits))
+    return reduced(loss, reduction).to(result_dtype(logits))
 
 
 def batch_class_counts(targets: Tensor, num_classes: int, mask: Tensor | None = None) -> Tensor:
@@ -193,14 +193,9 @@ class GALoss(nn.Module):
             raise unknown_name("reduction", reduction, get_args(Reduction))
         if variant not in get_args(Variant):
             raise unknown_name("variant", variant, get_args(Variant))
-        counts = None if class_counts is None else torch.as_tensor(class_counts).detach().clone()
-        if counts is not None:
-            if counts.ndim != 1 or len(counts) == 0:
-                raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
-            if not torch.isfinite(counts).all() or (counts < 0).any():
-                raise FedGAError(f"class_counts must be finite and not negative, but is {counts.tolist()}")
-            if torch.equal(counts, counts.round()):
-                counts = counts.long()  # exact, and out of reach of module.half(), which overflows at 65,504
+        counts = None if class_counts is None else counts_to_keep(class_counts)
+        if counts is not None and (counts.ndim != 1 or len(counts) == 0):
+            raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
         self.register_buffer("class_counts", counts)
         self.strength = strength
         self.reduction: Reduction = reduction
@@ -229,6 +224,15 @@ class GALoss(nn.Module):
         )
 
 
+def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
+    """A copy of the caller's counts for a buffer, once their values are sound."""
+    counts = torch.as_tensor(class_counts).detach().clone()
+    if not torch.isfinite(counts).all() or (counts < 0).any():
+        raise FedGAError(f"class_counts must be finite and not negative, but is {counts.tolist()}")
+    # Whole numbers are exact as integers, and out of reach of module.half(), which overflows at 65,504.
+    return counts.long() if torch.equal(counts, counts.round()) else counts
+
+
 def _factors(p: Tensor, targets: Tensor, counts: Tensor, strength: float | Tensor, power: float | Tensor) -> Tensor:
     """λ (1 - (N_i / N_y)^γ), which is (N_y - N_i) / N_y for λ = γ = 1: [..., classes], 0 at the true class."""
     index = targets.long().unsqueeze(-1)
@@ -242,9 +246,10 @@ def _labels(p: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
     return (factors * p).scatter(-1, targets.long().unsqueeze(-1), 1.0)
 
 
-def _reduce(loss: Tensor, reduction: str) -> Tensor:
+def reduced(loss: Tensor, reduction: str, kept: Tensor | None = None) -> Tensor:
+    """The loss as asked for; where ``kept`` says which entries count, the others are 0 already, and none is 0."""
     if reduction == "mean":
-        return loss.mean()
+        return loss.mean() if kept is None else loss.sum() / kept.sum().clamp(min=1)
     if reduction == "sum":
         return loss.sum()
     if reduction == "none":
@@ -252,14 +257,14 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
     raise unknown_name("reduction", reduction, get_args(Reduction))
 
 
-def _at_least_float32(x: Tensor) -> torch.dtype:
+def at_least_float32(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _result_dtype(logits: Tensor) -> torch.dtype:
+def result_dtype(logits: Tensor) -> torch.dtype:
     # A float16 loss would turn a gradient scaler's first factor, 65,536, into inf; torch's own losses stay in float32.
     autocast = torch.is_autocast_enabled(logits.device.type)
-    return _at_least_float32(logits) if autocast else logits.dtype
+    return at_least_float32(logits) if autocast else logits.dtype
 
 
 def _as_tensor(counts: Tensor | Sequence[float], like: Tensor) -> Tensor:

@@ -1,0 +1,95 @@
+"""Which column of a table is the label, which the site, and which are probabilities of what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS
+from fedga.diagnosis.vocabulary import BinaryLabels, Labels, check_names
+from fedga.errors import FedGAError, unknown_name
+
+SITE_COLUMNS = ("site", "hospital", *CLIENT_COLUMNS)
+NO_SITES = "none"
+_PREFIX = re.compile(r"(p|prob|probs|proba|probability|score|logit|logits)[_. :=-]+(?=.)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user says about the columns of a file."""
+
+    label_column: str | None = None
+    site_column: str | None = None
+    probability_columns: tuple[str, ...] = ()  # names, or patterns with a star
+    logits: bool = False
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one file."""
+
+    label: str
+    site: str | None
+    probabilities: tuple[str, ...]
+
+    def labels(self, where: str) -> Labels:
+        """The classes that the columns are of: their names, without the ``p_`` that all of them begin with."""
+        prefixes = {found[0].lower() if (found := _PREFIX.match(name)) else "" for name in self.probabilities}
+        cut = len(prefixes) == 1
+        names = [_PREFIX.sub("", name, count=1) if cut else name for name in self.probabilities]
+        return BinaryLabels(names[0]) if len(names) == 1 else Labels(check_names(names, where))
+
+
+def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], options: Options) -> Columns:
+    """Find the columns by what the user says, else by their usual names; ``numeric`` are those that hold numbers."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise FedGAError(f"{where} has several columns named {twice[0]!r}: rename all but one")
+    label = _one(where, names, options.label_column, LABEL_COLUMNS, "label")
+    if label is None:
+        raise FedGAError(
+            f"{where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name the one that holds the true class with "
+            f"--label-column (columns: {_few(names)})"
+        )
+    asked = options.site_column
+    site = None if asked == NO_SITES else _one(where, names, asked, SITE_COLUMNS, "site")
+    if site == label:
+        raise FedGAError(f"column {label!r} of {where} is named as label and as site: name two different ones")
+    if options.probability_columns:
+        return Columns(label, site, _asked(where, names, numeric, options.probability_columns))
+    rest = [name for name in numeric if name not in (label, site) and not name.startswith("__index_level_")]
+    prefixed = [name for name in rest if _PREFIX.match(name)]
+    if not rest:
+        raise FedGAError(
+            f"{where} has no column of numbers beside {label!r}: add one column per class with its probability "
+            f"(columns: {_few(names)})"
+        )
+    return Columns(label, site, tuple(prefixed or rest))
+
+
+def _one(where: str, names: Sequence[str], asked: str | None, usual: Sequence[str], kind: str) -> str | None:
+    if asked is not None:
+        if asked not in names:
+            raise unknown_name(f"{kind} column of {where}", asked, names)
+        return asked
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[name] for name in usual if name in lower), None)
+
+
+def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    chosen: dict[str, None] = {}
+    for wish in asked:
+        found = [name for name in names if name == wish] or [name for name in names if fnmatchcase(name, wish)]
+        if not found:
+            raise unknown_name(f"probability column of {where}", wish, names)
+        chosen |= dict.fromkeys(found)
+    for name in chosen:
+        if name not in numeric:
+            raise FedGAError(f"column {name!r} of {where} does not hold numbers: name columns of probabilities")
+    return tuple(chosen)
+
+
+def _few(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

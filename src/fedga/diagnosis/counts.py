@@ -1,0 +1,108 @@
+"""How many samples of each class were trained on, where a user says so."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedga.data.files import reading
+from fedga.diagnosis.vocabulary import UNKNOWN, Labels
+from fedga.errors import FedGAError
+
+Given = Sequence[float] | np.ndarray | Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Holdings:
+    """Who trained on how many samples of each class."""
+
+    site_names: tuple[str, ...]  # empty: only the totals are known
+    counts: np.ndarray  # [sites, classes], or [1, classes] where only the totals are known
+    source: str  # where the numbers come from, as a clause: "counted in ..."
+
+    @property
+    def totals(self) -> np.ndarray:
+        return self.counts.sum(0)
+
+
+def read_counts(given: str) -> dict[str, Any]:
+    """Counts as text, ``cat=100,dog=3``, or in a file: JSON, or CSV with the columns class, count and perhaps site."""
+    path = Path(given)
+    if path.suffix.lower() in (".csv", ".json"):
+        return _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
+    pairs = [part.rpartition("=") for part in given.split(",") if part.strip()]
+    if not pairs or not all(sign and name.strip() for name, sign, _ in pairs):
+        raise FedGAError(
+            f"--class-counts {given!r} is neither a .csv or .json file nor a list: write it as cat=100,dog=3"
+        )
+    return {name.strip(): number.strip() for name, _, number in pairs}
+
+
+def _from_json(path: Path) -> dict[str, Any]:
+    with reading(path, "a JSON file"):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise FedGAError(f'{path} holds no counts by class: write {{"cat": 100, "dog": 3}}, or that for every site')
+    return found
+
+
+def _from_csv(path: Path) -> dict[str, Any]:
+    with reading(path, "a CSV file"), path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        rows, names = list(reader), reader.fieldnames or []
+    if not {"class", "count"} <= set(names):
+        raise FedGAError(f"{path} has the columns {', '.join(names)}: call them class, count and, if there are, site")
+    counts: dict[str, Any] = {}
+    for row in rows:
+        of_site = counts.setdefault(row["site"], {}) if "site" in names else counts
+        of_site[row["class"]] = row["count"]
+    return counts
+
+
+def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[str], source: str) -> Holdings:
+    """Counts in one of the forms that a user may give them in: by place, by class, or by site and class."""
+    if not isinstance(given, Mapping):
+        return Holdings(
+            (), _row(dict(enumerate(given)), Labels(tuple(map(str, range(len(class_names))))))[None], source
+        )
+    labels = Labels(class_names)
+    if not any(isinstance(value, Mapping) for value in given.values()):
+        return Holdings((), _row(given, labels)[None], source)
+    by_site = {str(site): of_site for site, of_site in given.items()}
+    absent = [site for site in site_names if site not in by_site]
+    if absent:
+        raise FedGAError(f"site {absent[0]!r} has predictions and no class counts: give its counts too")
+    return Holdings(
+        tuple(by_site), np.stack([_row(of_site, labels, site) for site, of_site in by_site.items()]), source
+    )
+
+
+def _row(given: Any, labels: Labels, site: str = "") -> np.ndarray:
+    """Counts by class as an array: every class once, each a number that is not negative."""
+    at = f" at {site}" if site else ""
+    if not isinstance(given, Mapping):
+        raise FedGAError(f"the class counts{at} are {given!r}: give a number for every class")
+    counts = np.full(len(labels.names), np.nan)
+    for name, number in given.items():
+        place = labels.code(name)
+        if place == UNKNOWN:
+            raise FedGAError(f"there are counts{at} for {name!r}, which is no class: it must be {labels.known()}")
+        try:
+            counts[place] = float(number)
+        except (TypeError, ValueError):
+            counts[place] = math.nan
+        if not 0 <= counts[place] < math.inf:
+            raise FedGAError(f"the count of class {name!r}{at} is {number!r}: give a number of samples, 0 if none")
+    missing = [name for name, count in zip(labels.names, counts, strict=True) if np.isnan(count)]
+    if missing:
+        raise FedGAError(f"the class counts{at} leave out {missing[0]!r}: give a number for every class, 0 if none")
+    if not counts.any() and not site:
+        raise FedGAError("the class counts are all 0: say how many samples of each class were trained on")
+    return counts

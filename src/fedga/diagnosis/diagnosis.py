@@ -1,0 +1,142 @@
+"""A diagnosis as a value, and the function that makes one of predictions in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedga.diagnosis.arrays import pieces_of, tally_arrays
+from fedga.diagnosis.counts import Given, Holdings, holdings_of
+from fedga.diagnosis.example import Example, example_of
+from fedga.diagnosis.measure import Errors, errors_of, stationary_bounds
+from fedga.diagnosis.tally import Predictions
+from fedga.diagnosis.verdict import Verdict, judge
+from fedga.errors import FedGAError
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """Whether a model forgets somebody's class, with every number that says so.
+
+    ``everywhere`` and ``sites`` hold, for each class, samples, accuracy, the two errors and their asymmetry: over all
+    samples, [classes], and at every site, [sites, classes]. See :func:`diagnose`.
+    """
+
+    name: str  # what was diagnosed
+    class_names: tuple[str, ...]
+    everywhere: Errors
+    site_names: tuple[str, ...]
+    sites: Errors | None
+    holdings: Holdings
+    notes: tuple[str, ...] = ()  # what the numbers were measured on, where it is not plain
+
+    @property
+    def ea_ratio(self) -> float:
+        """Largest over smallest error asymmetry of any class, 1 if unbiased."""
+        return float(self.everywhere.ratio)
+
+    @cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Between which EA of each class would lie had plain cross-entropy converged: twice [classes]."""
+        return stationary_bounds(self.holdings.totals, self.everywhere.samples > 0)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        return judge(self.class_names, self.everywhere, self.site_names, self.sites, self.holdings)
+
+    @cached_property
+    def example(self) -> Example | None:
+        """Calibrated labels of a rare and of a frequent sample; None where no class was both counted and measured."""
+        return example_of(self.everywhere, self.holdings, self.verdict.suspect)
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence."""
+        return self.verdict.headline
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every number by class and by site, ready for JSON."""
+        from fedga.diagnosis.numbers import as_dict
+
+        return as_dict(self)
+
+    def write(self, page: str | os.PathLike[str]) -> list[Path]:
+        """Write the page, and beside it the numbers as JSON and CSV; the files written, the page first."""
+        from fedga.diagnosis.build import write_diagnosis
+
+        return write_diagnosis(self, Path(page))
+
+
+def diagnose(
+    probs: Any,
+    labels: Any,
+    sites: Any = None,
+    class_names: Sequence[str] | None = None,
+    class_counts: Given | None = None,
+    *,
+    logits: bool = False,
+    name: str = "the predictions",
+) -> Diagnosis:
+    """Is a model forgetting somebody's class? probs: [samples, classes], labels: [samples], sites: [samples].
+
+    Arrays, tensors or lists. ``probs`` of [samples] are the probability of class 1 out of two; with ``logits=True`` a
+    softmax (or sigmoid) is applied. Labels are places from 0 or names of ``class_names``. ``class_counts`` are the
+    samples of each class that were *trained* on: a sequence, a mapping by class, or a mapping of these by site; left
+    out, the labels given here are counted in their place.
+
+    >>> probs = [[0.9, 0.1]] * 80 + [[0.8, 0.2]] * 20
+    >>> found = diagnose(probs, ["healthy"] * 80 + ["ill"] * 20, class_names=["healthy", "ill"])
+    >>> print(found.headline)
+    Yes: this model forgets the rare class “ill”, missed 8 times as much as others are mistaken for it.
+    >>> round(found.ea_ratio, 6), found.everywhere.asymmetry.round(3)
+    (64.0, array([0.125, 8.   ]))
+
+    ``found.write("page.html")`` writes the page of ``fedga diagnose``.
+    """
+    values = _array("probs", probs)
+    if values.dtype.kind not in "fiub":
+        raise FedGAError(f"probs has type {values.dtype}: give numbers of [samples, classes]")
+    given_sites = None if sites is None else _array("sites", sites)
+    names = None if class_names is None else [str(one) for one in class_names]
+    predictions = tally_arrays(
+        values.shape, pieces_of(values), _array("labels", labels), given_sites, names, "probs", logits=logits
+    )
+    return diagnosis_of(predictions, name, class_counts)
+
+
+def diagnosis_of(
+    predictions: Predictions, name: str, class_counts: Given | None = None, source: str = "as given"
+) -> Diagnosis:
+    """The diagnosis of predictions that were read; ``source`` says where class counts come from if there are any."""
+    tally, sites = predictions.tally, predictions.site_names
+    if class_counts is None:
+        holdings = Holdings(sites, tally.samples.astype(np.float64), f"counted among the labels of {name}")
+    else:
+        holdings = holdings_of(class_counts, predictions.class_names, sites, source)
+    return Diagnosis(
+        name,
+        predictions.class_names,
+        errors_of(tally.pooled()).at(0),
+        sites,
+        errors_of(tally) if sites else None,
+        holdings,
+    )
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    if hasattr(values, "detach"):  # a tensor, on any device
+        values = values.detach().cpu()
+        values = values.float() if values.dtype.is_floating_point and values.element_size() < 4 else values
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise FedGAError(f"{name} is ragged: give rows of equal length") from error
+    if array.dtype == object:
+        return np.array([str(value) for value in array.reshape(-1)])
+    return array

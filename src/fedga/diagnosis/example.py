@@ -1,0 +1,67 @@
+"""What gradient alignment would change: the labels that a rare and a frequent sample would be trained with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedga.calibration import calibrated_labels
+from fedga.diagnosis.counts import Holdings
+from fedga.diagnosis.measure import Errors
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A typical sample of a class: the mean prediction on its samples, and its calibrated label."""
+
+    of_class: int
+    prediction: np.ndarray  # p, [classes]
+    label: np.ndarray  # q of Eq. (10), [classes]
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """Two samples trained at one site, or as if all samples lay together."""
+
+    site: int | None  # among those of the holdings
+    counts: np.ndarray  # [classes], that the labels are calibrated by
+    rare: Sample
+    frequent: Sample
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether all classes are counted alike, so that the labels are the usual ones."""
+        return bool(np.ptp(self.counts) == 0)
+
+
+def example_of(everywhere: Errors, holdings: Holdings, suspect: int | None) -> Example | None:
+    """The suspect, or else the rarest class, beside the most frequent one.
+
+    With several sites it is told for the one where that class is held and most outnumbered: a client trains with its
+    own counts.
+    """
+    site = None
+    counts = holdings.totals
+    candidates = (counts > 0) & (everywhere.samples > 0)
+    if not candidates.any():
+        return None
+    rare = _least(counts, candidates) if suspect is None or not candidates[suspect] else suspect
+    if holdings.site_names:
+        held = holdings.counts[:, rare] > 0
+        outnumbered = holdings.counts.max(1) / np.maximum(holdings.counts[:, rare], 1)
+        site = int(np.argmax(np.where(held, outnumbered, -1)))
+        counts = holdings.counts[site]
+    frequent = int(np.argmax(np.where(everywhere.samples > 0, counts, -1)))
+    return Example(site, counts, _sample(everywhere, rare, counts), _sample(everywhere, frequent, counts))
+
+
+def _least(counts: np.ndarray, candidates: np.ndarray) -> int:
+    return int(np.argmin(np.where(candidates, counts, np.inf)))
+
+
+def _sample(everywhere: Errors, of_class: int, counts: np.ndarray) -> Sample:
+    prediction = everywhere.means[of_class]
+    label = calibrated_labels(torch.from_numpy(prediction.copy()), torch.tensor(of_class), torch.from_numpy(counts))
+    return Sample(of_class, prediction, label.numpy())

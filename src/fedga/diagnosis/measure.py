@@ -1,0 +1,102 @@
+"""The numbers of a diagnosis: both errors of every class, their asymmetry and how sure it is, over all and by site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from fedga.asymmetry import errors_from_means, ratio_of
+from fedga.diagnosis.tally import Tally
+
+FEW_SAMPLES = 20  # of a class: below, nothing is concluded from its numbers
+SURE = 1.96  # standard deviations: 95 %
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """What happens to each class, [classes] or, for all sites at once, [sites, classes]; NaN where nothing is known."""
+
+    samples: np.ndarray  # how many there are of the class
+    predicted: np.ndarray  # how many samples of any class were given to it
+    accuracy: np.ndarray  # part of its samples that were given to it
+    missed: np.ndarray  # mean probability that its samples give to other classes
+    false_alarm: np.ndarray  # mean probability that samples of others give to it, added up over these classes
+    asymmetry: np.ndarray  # missed / false_alarm
+    low: np.ndarray  # 95 % interval of the asymmetry
+    high: np.ndarray
+    means: np.ndarray  # [..., true class, class]: mean prediction
+
+    @cached_property
+    def ratio(self) -> np.ndarray:
+        """The EA ratio, largest over smallest asymmetry: [] or [sites]."""
+        return ratio_of(torch.from_numpy(self.asymmetry)).numpy()
+
+    @property
+    def enough(self) -> np.ndarray:
+        """Where there are enough samples of the class to conclude anything."""
+        return self.samples >= FEW_SAMPLES
+
+    @property
+    def overall_accuracy(self) -> np.ndarray:
+        """Part of all samples that were given to their class: [] or [sites]."""
+        hits = np.nansum(self.accuracy * self.samples, -1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return hits / self.samples.sum(-1)
+
+    def at(self, site: int) -> Errors:
+        """Those of one site."""
+        names = ("samples", "predicted", "accuracy", "missed", "false_alarm", "asymmetry", "low", "high", "means")
+        return Errors(*(getattr(self, name)[site] for name in names))
+
+
+def errors_of(tally: Tally) -> Errors:
+    """Errors of every site and class: [sites, classes]."""
+    samples = tally.samples.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = tally.sums / samples[..., None]
+        missed, false_alarm = (values.numpy() for values in errors_from_means(torch.from_numpy(means)))
+        missed, false_alarm = np.maximum(missed, 0), np.maximum(false_alarm, 0)  # of rounded probabilities
+        asymmetry = missed / false_alarm
+        width = np.exp(SURE * _deviation(means, samples, missed, false_alarm))
+        accuracy = tally.hits / samples
+        low, high = asymmetry / width, asymmetry * width
+    return Errors(tally.samples, tally.predicted, accuracy, missed, false_alarm, asymmetry, low, high, means)
+
+
+def _deviation(means: np.ndarray, samples: np.ndarray, missed: np.ndarray, false_alarm: np.ndarray) -> np.ndarray:
+    """Standard deviation of log EA over the choice of samples, from the means alone: [sites, classes].
+
+    The two errors come from different samples, so that their relative variances add up. A number between 0 and 1 of
+    mean m has a variance of at most m (1 - m) (Bhatia and Davis 2000), which is used in its place: intervals are a
+    little wider than they need to be, and no squares have to be summed.
+    """
+    of_mean = means * (1 - means) / samples[..., None]  # [sites, true class, class]
+    own = np.diagonal(of_mean, axis1=-2, axis2=-1)
+    others = np.nansum(of_mean, -2) - np.nan_to_num(own)
+    return np.sqrt(np.maximum(own / missed**2 + others / false_alarm**2, 0))
+
+
+def stationary_bounds(class_counts: np.ndarray, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Between which EA of every class lies where plain cross-entropy has stopped to train: twice [classes].
+
+    class_counts: [classes] of the samples trained on, measured: bool [classes], which classes have samples to measure.
+
+    Where the gradient of a class's bias vanishes, ``N_i · missed(i) = sum_{j != i} N_j P[j, i]``, so that EA(i) is a
+    mean of N_j / N_i over the other classes, weighted by what they mistake for it (Eqs. 4 to 6 of the paper, in the
+    reading of docs/reading-the-paper.md). NaN for a class that nothing else can be compared with.
+
+    >>> low, high = stationary_bounds(np.array([90, 9, 1]), np.array([True, True, True]))
+    >>> low.round(3), high.round(3)
+    (array([0.011, 0.111, 9.   ]), array([ 0.1, 10. , 90. ]))
+    """
+    counts = class_counts.astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = counts[:, None] / counts[None, :]  # [other class, class]
+    usable = measured[:, None] & ~np.eye(len(counts), dtype=bool) & ~np.isnan(ratios)
+    low = np.where(usable, ratios, np.inf).min(0)
+    high = np.where(usable, ratios, -np.inf).max(0)
+    known = usable.any(0)
+    return np.where(known, low, np.nan), np.where(known, high, np.nan)

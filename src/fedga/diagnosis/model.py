@@ -1,0 +1,211 @@
+"""A saved model and data as what is diagnosed: its predictions, and who trained on what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedga.data import Dataset, Federation, load_dataset, make_federation
+from fedga.data.files import Progress
+from fedga.diagnosis.arrays import tally_arrays
+from fedga.diagnosis.counts import Holdings
+from fedga.diagnosis.diagnosis import Diagnosis
+from fedga.diagnosis.measure import errors_of
+from fedga.diagnosis.tally import MOST_CELLS, ROWS_AT_ONCE, Predictions
+from fedga.errors import FedGAError
+from fedga.experiments.saved import SavedModel, load_model
+from fedga.experiments.spec import SITES
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What the user says about the data of a model."""
+
+    dataset: str | None = None  # none: the one it was trained on
+    label_column: str | None = None
+    client_column: str | None = None
+    data_dir: Path | None = None
+
+
+def diagnose_model(
+    path: Path, options: DataOptions, device: torch.device, progress: Progress | None = None
+) -> Diagnosis:
+    """Diagnose a model from the folder ``models`` of a run.
+
+    On the data it was trained on, classes are measured on the test split, which no client has, and sites on the samples
+    that each of them trained with. Other data are measured as a whole, by their client column if they have one.
+    """
+    saved = load_model(path)
+    predictor = _Predictor(saved, device, progress)
+    trained = None if options.dataset is not None and not _is_own(options, saved) else _dataset(saved, options)
+    if trained is not None:
+        return _on_own_data(path, predictor, trained, saved)
+    given = _load(options.dataset or "", options)
+    _check_fits(path, saved, given)
+    original = _original(saved, options)
+    if original is None:
+        note = f"{saved.spec.dataset}, which the model was trained on, is not here: {given.name} is taken in its place."
+        return _on_own_data(path, predictor, given, saved, (note,))
+    return _on_other_data(path, predictor, given, _federation(original, saved))
+
+
+def _on_own_data(
+    path: Path, predictor: _Predictor, data: Dataset, saved: SavedModel, notes: tuple[str, ...] = ()
+) -> Diagnosis:
+    _check_fits(path, saved, data)
+    federation = _federation(data, saved)
+    names, holdings = _site_names(federation, saved), _holdings(federation, saved, data)
+    overall = predictor.tally(data, data.test_inputs, data.test_targets)
+    notes = (
+        f"Classes are measured on the test split of {data.name}, which no site trained on.",
+        *notes,
+        *_other_names(data, saved),
+    )
+    if len(names) * data.num_classes**2 > MOST_CELLS or len(names) < 2:
+        return Diagnosis(path.name, data.class_names, errors_of(overall.tally).at(0), (), None, holdings, notes)
+    owners = np.repeat(np.arange(federation.num_clients), federation.sizes)
+    there = predictor.tally(data, data.train_inputs, data.train_targets, federation.indices, owners)
+    notes = (
+        *notes,
+        "Sites are measured on the samples each of them trained with, so that they look a little better than they are.",
+    )
+    everywhere, by_site = errors_of(overall.tally).at(0), errors_of(there.tally)
+    return Diagnosis(path.name, data.class_names, everywhere, names, by_site, holdings, notes)
+
+
+def _on_other_data(path: Path, predictor: _Predictor, given: Dataset, federation: Federation) -> Diagnosis:
+    inputs = np.concatenate([given.train_inputs, given.test_inputs])
+    targets = np.concatenate([given.train_targets, given.test_targets])
+    overall = predictor.tally(given, inputs, targets)
+    notes = [
+        f"All samples of {given.name} are measured: the model was trained on {federation.dataset.name}.",
+        *_other_names(given, predictor.saved),
+    ]
+    sites, by_site = given.client_names, None
+    if given.train_clients is not None:
+        there = predictor.tally(given, given.train_inputs, given.train_targets, None, given.train_clients)
+        by_site = errors_of(there.tally)
+        notes.append("Sites are measured without the samples that a test split would take.")
+    holdings = _holdings(federation, predictor.saved, federation.dataset)
+    everywhere = errors_of(overall.tally).at(0)
+    return Diagnosis(path.name, given.class_names, everywhere, sites, by_site, holdings, tuple(notes))
+
+
+class _Predictor:
+    """A model that is asked for its probabilities, some samples at a time."""
+
+    def __init__(self, saved: SavedModel, device: torch.device, progress: Progress | None) -> None:
+        self.saved, self._device, self._progress = saved, device, progress
+        self._model, self._pixels = saved.model.to(device).eval(), saved.pixels.to(device)
+
+    def tally(
+        self,
+        data: Dataset,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        places: np.ndarray | None = None,
+        sites: np.ndarray | None = None,
+    ) -> Predictions:
+        """The predictions on samples at ``places``, all of them if left out, that belong to ``sites``."""
+        places = np.arange(len(targets)) if places is None else places
+        return tally_arrays(
+            (len(places), data.num_classes),
+            self._logits(inputs, places),
+            targets[places],
+            sites,
+            tuple(map(str, range(data.num_classes))),
+            f"the model on {data.name}",
+            logits=True,
+            show=self._progress,
+        )
+
+    @torch.inference_mode()
+    def _logits(self, inputs: np.ndarray, places: np.ndarray) -> Iterator[np.ndarray]:
+        for first in range(0, len(places), ROWS_AT_ONCE):
+            chosen = torch.from_numpy(inputs[places[first : first + ROWS_AT_ONCE]]).to(self._device)
+            yield self._model(self._pixels.apply(chosen)).double().cpu().numpy()
+
+
+def _is_own(options: DataOptions, saved: SavedModel) -> bool:
+    """Whether the data named are those the model was trained on, under this or another spelling of the path."""
+    given, own = options.dataset or "", saved.spec.dataset
+    if given == own:
+        return True
+    return Path(given).exists() and Path(own).exists() and Path(given).samefile(own)
+
+
+def _dataset(saved: SavedModel, options: DataOptions) -> Dataset:
+    spec = saved.spec
+    if spec.dataset.startswith(SITES):
+        raise FedGAError(
+            f"the samples of {spec.dataset.removeprefix(SITES)} lie at its sites: give some of them with --dataset, or "
+            "diagnose each site's predictions"
+        )
+    label, client = options.label_column or spec.label_column, options.client_column or spec.client_column
+    return load_dataset(spec.dataset, data_dir=options.data_dir, label_column=label, client_column=client)
+
+
+def _original(saved: SavedModel, options: DataOptions) -> Dataset | None:
+    """The data the model was trained on, if they are here and still fit it."""
+    if saved.spec.dataset.startswith(SITES):
+        return None
+    try:
+        found = _dataset(saved, DataOptions(data_dir=options.data_dir))
+    except FedGAError:
+        return None
+    return found if found.class_names == saved.class_names else None
+
+
+def _load(dataset: str, options: DataOptions) -> Dataset:
+    return load_dataset(
+        dataset,
+        data_dir=options.data_dir,
+        label_column=options.label_column,
+        client_column=options.client_column,
+    )
+
+
+def _federation(data: Dataset, saved: SavedModel) -> Federation:
+    """The clients of the run, dealt out again."""
+    spec = saved.spec
+    natural = data.train_clients is not None and spec.partition == "natural"
+    if spec.partition == "natural" and not natural:
+        return Federation(data, np.arange(len(data.train_targets)), np.array([0, len(data.train_targets)]))
+    return make_federation(
+        data,
+        spec.partition,
+        clients=spec.clients,
+        seed=spec.seed,
+        alpha=spec.alpha,
+        classes_per_client=spec.classes_per_client,
+    )
+
+
+def _site_names(federation: Federation, saved: SavedModel) -> tuple[str, ...]:
+    if saved.spec.partition == "natural" and federation.dataset.client_names and federation.num_clients > 1:
+        return federation.dataset.client_names
+    return tuple(f"client {number}" for number in range(federation.num_clients))
+
+
+def _holdings(federation: Federation, saved: SavedModel, data: Dataset) -> Holdings:
+    source = f"held by the clients of the run on {data.name}"
+    names = _site_names(federation, saved) if federation.num_clients > 1 else ()
+    return Holdings(names, federation.class_counts.astype(np.float64), source)
+
+
+def _other_names(data: Dataset, saved: SavedModel) -> tuple[str, ...]:
+    if data.class_names == saved.class_names:
+        return ()
+    return (f"The classes of {data.name} have other names than the model was trained with: taken in their order.",)
+
+
+def _check_fits(path: Path, saved: SavedModel, data: Dataset) -> None:
+    if data.input_shape != saved.input_shape or data.num_classes != len(saved.class_names):
+        raise FedGAError(
+            f"{path.name} reads samples of shape {saved.input_shape} in {len(saved.class_names)} classes and "
+            f"{data.name} has {data.input_shape} in {data.num_classes}: give the data set it was trained for"
+        )

@@ -1,0 +1,32 @@
+"""Predictions in files: the kind of a file is told by its ending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedga.data.files import Progress
+from fedga.diagnosis.arrays import read_arrays
+from fedga.diagnosis.columns import Options
+from fedga.diagnosis.tables import read_table
+from fedga.diagnosis.tally import Predictions
+from fedga.errors import FedGAError
+
+KINDS = (".csv", ".parquet", ".npz")
+
+
+def read_predictions(path: Path, options: Options, progress: Progress | None = None) -> Predictions:
+    """Read and check a file of predictions; the first wrong row is refused in one sentence."""
+    if path.is_dir():
+        raise FedGAError(f"{path} is a folder: give a file of predictions ({', '.join(KINDS)})")
+    if not path.exists():
+        raise FedGAError(f"{path} does not exist: check the path")
+    kind = path.suffix.lower()
+    if kind not in KINDS:
+        raise FedGAError(
+            f"{path} is no file of predictions: give one that ends in {', '.join(KINDS)}, or a saved model "
+            "(.safetensors)"
+        )
+    if not path.stat().st_size:
+        raise FedGAError(f"{path} is empty: write the predictions into it")
+    show = progress or (lambda what, done, total: None)
+    return read_arrays(path, options, show) if kind == ".npz" else read_table(path, options, show)

@@ -1,0 +1,207 @@
+"""What is kept of predictions: sums by site and true class, added up batch by batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedga.diagnosis.vocabulary import UNKNOWN, Labels, Sites
+from fedga.errors import FedGAError
+
+ROWS_AT_ONCE = 4000  # of a hundred classes they fit a core's cache; no power of two, whose columns would collide there
+SUM_TOLERANCE = 0.01  # probabilities may have been rounded to a few digits
+NEGATIVE_TOLERANCE = 1e-6
+MOST_CELLS = 20_000_000  # sites × classes × classes
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some rows of predictions: what was read, with labels and sites as numbers."""
+
+    first: int  # the number of the first row, counted from 1
+    scores: np.ndarray  # [classes, rows]: probabilities, or logits
+    labels: np.ndarray  # int64 [rows]
+    sites: np.ndarray  # int64 [rows]
+    raw_labels: Callable[[int], Any]  # the label of a row of the batch as it was written, for a complaint
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Sums over the samples of each site and true class, from which every number of a diagnosis follows."""
+
+    samples: np.ndarray  # int64 [sites, classes]
+    sums: np.ndarray  # float64 [sites, true class, class]: of the probabilities
+    hits: np.ndarray  # int64 [sites, classes]: samples of a class that were given to it
+    predicted: np.ndarray  # int64 [sites, classes]: samples of any class that were given to it
+
+    def pooled(self) -> Tally:
+        """All sites as one."""
+        return Tally(*(values.sum(0, keepdims=True) for values in (self.samples, self.sums, self.hits, self.predicted)))
+
+    def in_order(self, sites: np.ndarray) -> Tally:
+        """The sites at these places."""
+        return Tally(self.samples[sites], self.sums[sites], self.hits[sites], self.predicted[sites])
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Predictions that were read, checked and added up."""
+
+    class_names: tuple[str, ...]
+    site_names: tuple[str, ...]  # empty: nobody said
+    tally: Tally
+
+
+class Tallying:
+    """Checks batches and adds them up; sites are met on the way."""
+
+    def __init__(self, labels: Labels, where: str, *, logits: bool = False) -> None:
+        self.labels, self.where, self.logits = labels, where, logits
+        self.rows = 0
+        self._classes = len(labels.names)
+        self._room = 0  # sites
+        self._sums = np.zeros((self._classes, 0))  # [class, site and true class]
+        self._counts = np.zeros((3, 0), dtype=np.int64)  # samples, hits and predicted, as `Tally` has them
+
+    def add(self, batch: Batch) -> None:
+        """Count a batch in, or say which row is wrong."""
+        self._check_codes(batch)
+        probs = self._probabilities(batch)
+        self._make_room(int(batch.sites.max()) + 1)
+        group = batch.sites * self._classes + batch.labels
+        # Only the groups that occur here: with many sites all of them would cost more than the rows.
+        present, local = np.unique(group, return_inverse=True)
+        for at in range(self._classes):
+            self._sums[at, present] += np.bincount(local, weights=probs[at], minlength=len(present))
+        predicted = probs.argmax(0)
+        given = batch.sites * self._classes + predicted
+        for counts, groups in zip(self._counts, (group, group[predicted == batch.labels], given), strict=True):
+            present, number = np.unique(groups, return_counts=True)
+            counts[present] += number
+        self.rows += len(batch.labels)
+
+    def result(self, sites: int) -> Tally:
+        """What was added up, of so many sites."""
+        if not self.rows:
+            raise FedGAError(f"{self.where} has no rows: give at least one prediction of every class")
+        shape = (self._room, self._classes)
+        samples, hits, predicted = self._counts.reshape(3, *shape)[:, :sites]
+        if (samples.sum(0) > 0).sum() < 2:
+            [only] = np.flatnonzero(samples.sum(0))
+            raise FedGAError(
+                f"all rows of {self.where} are of class {self.labels.names[only]!r}, so nothing can be mistaken for "
+                "it: give samples of two classes or more"
+            )
+        sums = self._sums.reshape(self._classes, *shape)[:, :sites].transpose(1, 2, 0)
+        return Tally(samples, np.ascontiguousarray(sums), hits, predicted)
+
+    def _make_room(self, sites: int) -> None:
+        if sites <= self._room:
+            return
+        if sites * self._classes**2 > MOST_CELLS:
+            raise FedGAError(
+                f"{self.where} has {sites:,} sites or more of {self._classes} classes, too many for one page: name a "
+                "column with fewer sites, or pass --site-column none"
+            )
+        self._room = min(2 * sites, MOST_CELLS // self._classes**2)
+        more = self._room * self._classes - self._sums.shape[1]
+        self._sums = np.pad(self._sums, ((0, 0), (0, more)))
+        self._counts = np.pad(self._counts, ((0, 0), (0, more)))
+
+    def _check_codes(self, batch: Batch) -> None:
+        for codes, is_label in ((batch.labels, True), (batch.sites, False)):
+            if codes.size and codes.min() == UNKNOWN:
+                at = int(np.argmin(codes))
+                row = f"row {batch.first + at:,} of {self.where}"
+                if not is_label:
+                    raise FedGAError(f"{row} names no site: name one in every row, or pass --site-column none")
+                label = batch.raw_labels(at)
+                if label is None or str(label).strip() in ("", "nan"):
+                    raise FedGAError(f"{row} has no label: label it or remove it")
+                raise FedGAError(f"{row} has label {str(label)!r}, which is no class: it must be {self.labels.known()}")
+
+    def _probabilities(self, batch: Batch) -> np.ndarray:
+        """The batch's probabilities, float64 [classes, rows], checked."""
+        scores = np.asarray(batch.scores, dtype=np.float64)
+        if self.logits:
+            return _softmax(self._finite(batch, scores))
+        if len(scores) == 1:
+            self._check_range(batch, scores, highest=1.0)
+            return np.concatenate([1 - scores, scores])
+        off = np.abs(scores.sum(0) - 1) > SUM_TOLERANCE
+        if off.any() or not scores.min() >= -NEGATIVE_TOLERANCE:  # NaN is not at least anything
+            self._check_range(batch, scores)
+            self._refuse_sum(batch, scores, int(np.argmax(off)))
+        return scores
+
+    def _finite(self, batch: Batch, scores: np.ndarray) -> np.ndarray:
+        """Logits of which every one is a number; minus infinity is one, and means a probability of 0."""
+        if np.isfinite(scores).all():
+            return scores
+        bad = np.isnan(scores) | (scores == np.inf) | ~np.isfinite(scores).any(0)
+        if bad.any():
+            self._refuse_number(batch, scores, bad)
+        return scores
+
+    def _check_range(self, batch: Batch, scores: np.ndarray, highest: float = np.inf) -> None:
+        """Refuse the first row that has something else than a probability; NaN is none."""
+        wrong = ~((scores >= -NEGATIVE_TOLERANCE) & (scores <= highest + NEGATIVE_TOLERANCE) & np.isfinite(scores))
+        if not wrong.any():
+            return
+        at = int(np.argmax(wrong.any(0)))
+        of_class = int(np.argmax(wrong[:, at]))
+        if not np.isfinite(scores[of_class, at]):
+            self._refuse_number(batch, scores, wrong & ~np.isfinite(scores))
+        raise FedGAError(
+            f"row {batch.first + at:,} of {self.where} gives class {self._called(scores, of_class)!r} the probability "
+            f"{scores[of_class, at]:.4g}, which is none: give numbers from 0 to 1, or pass --logits (in Python "
+            "logits=True) if these are logits"
+        )
+
+    def _refuse_number(self, batch: Batch, scores: np.ndarray, bad: np.ndarray) -> None:
+        at = int(np.argmax(bad.any(0)))
+        of_class = int(np.argmax(bad[:, at]))
+        raise FedGAError(
+            f"row {batch.first + at:,} of {self.where} has no number for class {self._called(scores, of_class)!r} "
+            f"({scores[of_class, at]:g}): fill it in, or remove the row"
+        )
+
+    def _refuse_sum(self, batch: Batch, scores: np.ndarray, at: int) -> None:
+        total = float(scores[:, at].sum())
+        percent = abs(total - 100) <= 100 * SUM_TOLERANCE
+        advice = "divide percentages by 100" if percent else "pass --logits (in Python logits=True) if these are logits"
+        names = ", ".join(self.labels.names[:4]) + (", ..." if len(self.labels.names) > 4 else "")
+        raise FedGAError(
+            f"the probabilities in row {batch.first + at:,} of {self.where} sum to {total:.4g}, not to 1: {advice}, or "
+            f"choose the right columns with --probability-columns (taken as classes: {names})"
+        )
+
+    def _called(self, scores: np.ndarray, of_class: int) -> str:
+        """The name of a class; a single row of scores is that of the positive one."""
+        return self.labels.names[1 if len(scores) == 1 else of_class]
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    if len(scores) == 1:  # one logit: that of class 1 against 0
+        scores = np.concatenate([np.zeros_like(scores), scores])
+    powers = np.exp(scores - scores.max(0))
+    return powers / powers.sum(0)
+
+
+def finished(tallying: Tallying, sites: Sites, has_sites: bool) -> Predictions:
+    """What was added up, sites in the order of their names."""
+    tally = tallying.result(len(sites.names) if has_sites else 1)
+    if not has_sites:
+        return Predictions(tallying.labels.names, (), tally)
+    order = sorted(range(len(sites.names)), key=lambda at: _by_number(sites.names[at]))
+    names = tuple(sites.names[at] for at in order)
+    return Predictions(tallying.labels.names, names, tally.in_order(np.array(order)))
+
+
+def _by_number(name: str) -> list[tuple[int, int, str]]:
+    """Sorts "site 9" before "site 10"."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]

@@ -1,0 +1,239 @@
+"""The diagnosis in words: is a class being forgotten, which one, where, by how much, and who starves it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fedga.asymmetry import class_kinds
+from fedga.diagnosis.counts import Holdings
+from fedga.diagnosis.measure import SURE, Errors
+from fedga.report.summary import number_text
+from fedga.report.words import listed
+
+FORGOTTEN = 2.0  # EA from which a class counts as forgotten
+LEAST_MISSED = 0.05  # where less goes astray the ratio of two small errors says little
+
+Level = Literal["forgotten", "at a site", "unclear", "fair"]
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``suspect`` is the class, and ``site`` the place, that the headline is about."""
+
+    level: Level
+    headline: str
+    findings: tuple[str, ...]
+    suspect: int | None = None
+    site: int | None = None
+
+
+def judge(
+    class_names: Sequence[str], everywhere: Errors, site_names: Sequence[str], sites: Errors | None, holdings: Holdings
+) -> Verdict:
+    """What the numbers say.
+
+    A class is forgotten where, sure to 95 % and on ``FEW_SAMPLES`` or more, its EA is at least ``FORGOTTEN``, and its
+    samples give other classes at least ``LEAST_MISSED`` of their probability.
+    """
+    return _Judge(class_names, everywhere, site_names, sites, holdings).verdict()
+
+
+@dataclass(frozen=True)
+class _Judge:
+    names: Sequence[str]
+    everywhere: Errors
+    site_names: Sequence[str]
+    sites: Errors | None
+    holdings: Holdings
+
+    def verdict(self) -> Verdict:
+        forgotten = _worst_first(self.everywhere, _is_forgotten(self.everywhere))
+        if forgotten:
+            return self._forgotten(forgotten)
+        if self.sites is not None and (cells := np.argwhere(_is_forgotten(self.sites))).size:
+            sure = self.sites.low[tuple(cells.T)]
+            site, of_class = cells[int(np.argmax(sure))].tolist()
+            return self._at_a_site(site, of_class, len(cells) - 1)
+        maybe = _worst_first(self.everywhere, _may_be_forgotten(self.everywhere))
+        if maybe:
+            return self._unclear(maybe)
+        return self._fair()
+
+    def _forgotten(self, forgotten: Sequence[int]) -> Verdict:
+        worst, *others = forgotten
+        site = self._worst_site(worst)
+        where = "" if site is None else f", most of all at {self.site_names[site]}"
+        by = f"missed {times(self.everywhere.asymmetry[worst])} as much as others are mistaken for it"
+        headline = f"Yes: this model forgets {self._called(worst)}, {by}{where}."
+        findings = [self._errors(worst)]
+        if site is not None and self.sites is not None:
+            there = self.sites.at(site)
+            findings.append(
+                f"At {self.site_names[site]}, {percent(there.accuracy[worst])} of its {_samples(there, worst)} are "
+                f"recognised, and {percent(there.missed[worst])} of the probability goes to other classes."
+            )
+        if others:
+            shown, more = [f"“{self.names[at]}”" for at in others[:_MOST_NAMED]], len(others) - _MOST_NAMED
+            named = ", ".join(shown) if more > 0 else listed(shown)
+            beyond = f" and {more} more" if more > 0 else ""
+            findings.append(f"{named}{beyond} {'is' if len(others) == 1 else 'are'} forgotten too.")
+        return Verdict("forgotten", headline, (*findings, *self._favoured(), *self._starved(worst)), worst, site)
+
+    def _at_a_site(self, site: int, of_class: int, others: int) -> Verdict:
+        assert self.sites is not None
+        there = self.sites.at(site)
+        headline = (
+            f"Not everywhere, but at {self.site_names[site]} this model forgets {self._called(of_class)}, which is "
+            f"missed there {times(there.asymmetry[of_class])} as much as others are mistaken for it."
+        )
+        findings = [
+            f"There, {percent(there.accuracy[of_class])} of its {_samples(there, of_class)} are recognised; over all "
+            f"sites it is {percent(self.everywhere.accuracy[of_class])}."
+        ]
+        if others:
+            findings.append(f"The same holds for {others} more {'pair' if others == 1 else 'pairs'} of site and class.")
+        return Verdict("at a site", headline, (*findings, *self._starved(of_class)), of_class, site)
+
+    def _unclear(self, maybe: Sequence[int]) -> Verdict:
+        worst = maybe[0]
+        few = not self.everywhere.enough[worst]
+        reason = f"only {_samples(self.everywhere, worst)} are too few" if few else "the samples are too few"
+        headline = (
+            f"Perhaps: {self._called(worst)} seems to be forgotten, missed {times(self.everywhere.asymmetry[worst])} "
+            f"as much as others are mistaken for it, but {reason} to be sure."
+        )
+        return Verdict("unclear", headline, (self._errors(worst), *self._starved(worst)), worst)
+
+    def _fair(self) -> Verdict:
+        found = self.everywhere
+        known = ~np.isnan(found.asymmetry)
+        if not known.any():
+            return Verdict("fair", "No: this model makes no error that could be uneven.", ())
+        worst = int(np.argmax(np.where(known, found.asymmetry, -np.inf)))
+        ea = found.asymmetry[worst]
+        if ea >= FORGOTTEN:
+            headline = (
+                "No: no class is being forgotten; errors are uneven, but even “"
+                f"{self.names[worst]}”, the most one-sided, is missed by only {percent(found.missed[worst])}."
+            )
+        else:
+            headline = (
+                f"No: no class is being forgotten; the worst off, “{self.names[worst]}”, is missed {times(ea)} as much "
+                "as others are mistaken for it."
+            )
+        return Verdict("fair", headline, (self._errors(worst), *self._favoured()))
+
+    def _called(self, of_class: int) -> str:
+        _, rare, missing = class_kinds(torch.from_numpy(self.holdings.totals))
+        kind = "class" if not rare[of_class] else "rare class"
+        return f"the {kind} “{self.names[of_class]}”" + (", never trained on," if missing[of_class] else "")
+
+    def _errors(self, of_class: int) -> str:
+        found = self.everywhere
+        low, high = number_text(found.low[of_class], True), number_text(found.high[of_class], True)
+        sure = "" if np.isnan(found.low[of_class]) else f"; 95 % sure: {low} to {high}"
+        return (
+            f"The {_samples(found, of_class)} of “{self.names[of_class]}” give {percent(found.missed[of_class])} of "
+            f"their probability to other classes, where samples of the others give it "
+            f"{number_text(found.false_alarm[of_class])} (added up over classes): error asymmetry "
+            f"{number_text(found.missed[of_class])} / {number_text(found.false_alarm[of_class])} = "
+            f"{number_text(found.asymmetry[of_class], True)}, where 1 is fair{sure}. "
+            f"{percent(found.accuracy[of_class])} of them are recognised; over all samples it is "
+            f"{percent(float(found.overall_accuracy))}."
+        )
+
+    def _favoured(self) -> list[str]:
+        """Who gains by it: the class that is given too often."""
+        found = self.everywhere
+        sure = np.where(found.enough & (found.high <= 1 / FORGOTTEN), found.high, np.inf)
+        best = int(np.argmin(sure))
+        if np.isinf(sure[best]):
+            return []
+        return [
+            f"“{self.names[best]}” is favoured: it was predicted {found.predicted[best]:,} times and is true "
+            f"{found.samples[best]:,} times (error asymmetry {number_text(found.asymmetry[best], True)})."
+        ]
+
+    def _starved(self, of_class: int) -> list[str]:
+        """Who holds little of a class, by the samples trained on."""
+        counts, totals = self.holdings.counts, self.holdings.totals
+        if not totals.sum():
+            return []
+        share = totals[of_class] / totals.sum()
+        found = [
+            f"“{self.names[of_class]}” is {percent(share)} of the samples ({number(totals[of_class])} of "
+            f"{number(totals.sum())}, {self.holdings.source})."
+        ]
+        if len(self.holdings.site_names) < 2 or not totals[of_class]:
+            return found
+        _, rare, missing = class_kinds(torch.from_numpy(counts))
+        none, few = int(missing[:, of_class].sum()), int(rare[:, of_class].sum())
+        most = int(np.argmax(counts[:, of_class]))
+        part = counts[most, of_class] / totals[of_class]
+        return [
+            *found,
+            f"Of {len(counts)} sites, {none} {'holds' if none == 1 else 'hold'} no sample of it and {few} "
+            f"{'holds' if few == 1 else 'hold'} less of it than of an average class; "
+            f"{self.holdings.site_names[most]} holds {percent(part)} of all there are.",
+        ]
+
+    def _worst_site(self, of_class: int) -> int | None:
+        """Where a class is missed most, if there are sites to compare and it is clearly missed more than over all."""
+        if self.sites is None or self.sites.enough[:, of_class].sum() < 2:
+            return None
+        samples = self.sites.samples[:, of_class]
+        missed = np.where(self.sites.enough[:, of_class], self.sites.missed[:, of_class], -np.inf)
+        worst, overall = int(np.argmax(missed)), self.everywhere.missed[of_class]
+        return worst if missed[worst] > overall + SURE * np.sqrt(overall * (1 - overall) / samples[worst]) else None
+
+
+def _is_forgotten(errors: Errors) -> np.ndarray:
+    return errors.enough & (errors.low >= FORGOTTEN) & (errors.missed >= LEAST_MISSED)
+
+
+def _may_be_forgotten(errors: Errors) -> np.ndarray:
+    return (errors.asymmetry >= FORGOTTEN) & (errors.missed >= LEAST_MISSED)
+
+
+def _worst_first(errors: Errors, chosen: np.ndarray) -> list[int]:
+    """Places in the order of the least EA that is still likely."""
+    return sorted(np.flatnonzero(chosen).tolist(), key=lambda at: -np.nan_to_num(errors.low[at], nan=0.0))
+
+
+def _samples(errors: Errors, of_class: int) -> str:
+    number_of = int(errors.samples[of_class])
+    return f"{number_of:,} sample{'s' * (number_of != 1)}"
+
+
+def percent(share: float) -> str:
+    """
+    >>> print(percent(0.4567), percent(0.0312), percent(0.00004), percent(0.0), sep=", ")
+    46 %, 3.1 %, under 0.1 %, 0 %
+    """
+    if math.isnan(share):
+        return "–"
+    if 0 < share < 0.001:
+        return "under 0.1\u00a0%"
+    return f"{100 * share:.{0 if share >= 0.1 or share == 0 else 1}f}\u00a0%"
+
+
+def times(ea: float) -> str:
+    """
+    >>> times(8.04), times(1.26), times(340.2), times(float("inf"))
+    ('8 times', '1.3 times', '340 times', 'infinitely many times')
+    """
+    if math.isinf(ea):
+        return "infinitely many times"
+    text = f"{ea:,.0f}" if ea >= 10 else f"{ea:.1f}".removesuffix(".0")
+    return f"{text} times"
+
+
+def number(count: float) -> str:
+    return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.1f}"

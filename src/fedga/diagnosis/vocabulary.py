@@ -1,0 +1,138 @@
+"""Words to numbers: which class a label means, and which site a row belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedga.errors import FedGAError
+
+UNKNOWN = -1
+_SAYS_NOTHING = {
+    "p",
+    "prob",
+    "proba",
+    "probs",
+    "probability",
+    "score",
+    "logit",
+    "positive",
+    "prediction",
+    "y_prob",
+    "1",
+}
+
+
+class Labels:
+    """The classes of a file: a label is a class's name or, where no class is called by a number, its place from 0.
+
+    >>> labels = Labels(("cat", "dog"))
+    >>> [labels.code(label) for label in ("dog", 0, 1.0, "bird", 2)]
+    [1, 0, 1, -1, -1]
+    >>> Labels(("1", "2")).code(1)  # a name, since the classes are called by numbers
+    0
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._places = {name: place for place, name in enumerate(self.names)}
+        self._numbered = any(whole_number(name) is not None for name in self.names)
+
+    def code(self, label: object) -> int:
+        """The place of the class, or ``UNKNOWN``."""
+        text = str(label).strip()
+        if text in self._places:
+            return self._places[text]
+        number = whole_number(text)
+        if number is None:
+            return UNKNOWN
+        if self._numbered:
+            return self._places.get(str(number), UNKNOWN)
+        return number if 0 <= number < len(self.names) else UNKNOWN
+
+    def known(self) -> str:
+        """What a label may be, in words."""
+        named = f"{', '.join(self.names[:6])}{', ...' if len(self.names) > 6 else ''}"
+        return f"one of {named}" if self._numbered else f"one of {named}, or a place from 0 to {len(self.names) - 1}"
+
+
+class BinaryLabels(Labels):
+    """The two classes of a file with one column, the probability of class ``positive``.
+
+    Labels are 0 and 1, or the name of the positive class and any one other.
+
+    >>> labels = BinaryLabels("ill")
+    >>> [labels.code(label) for label in ("healthy", "ill", "healthy", "dead", 1)], labels.names
+    ([0, 1, 0, -1, 1], ('healthy', 'ill'))
+    """
+
+    def __init__(self, positive: str) -> None:
+        self._named = positive.lower() not in _SAYS_NOTHING
+        super().__init__((f"not {positive}", positive) if self._named else ("0", "1"))
+        self._negative: str | None = None
+
+    def code(self, label: object) -> int:
+        text = str(label).strip()
+        number = whole_number(text)
+        if number is not None:
+            return number if number in (0, 1) else UNKNOWN
+        if self._named and text == self.names[1]:
+            return 1
+        if self._named and text and self._negative is None:
+            self._negative = text
+            self.names = (text, self.names[1])
+        return 0 if self._named and text == self._negative else UNKNOWN
+
+    def known(self) -> str:
+        if self._named:
+            return f"0 or {self.names[0]!r}, and 1 or {self.names[1]!r}, for there is one column of probabilities"
+        return "0 or 1, or call the one column of probabilities after the class it means, such as p_ill"
+
+
+class Sites:
+    """Names of sites in the order in which they appear."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def code(self, site: object) -> int:
+        text = str(site).strip()
+        number = whole_number(text)
+        text = text if number is None else str(number)
+        return UNKNOWN if site is None or text in ("", "nan") else self._places.setdefault(text, len(self._places))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._places)
+
+
+Vocabulary = Labels | Sites
+
+
+def encode(words: Vocabulary, values: np.ndarray) -> np.ndarray:
+    """The number of every value, int64 [rows], ``UNKNOWN`` where it has none."""
+    found, inverse = np.unique(values, return_inverse=True)
+    return np.array([words.code(value) for value in found.tolist()], dtype=np.int64)[inverse.reshape(-1)]
+
+
+def whole_number(text: str) -> int | None:
+    """
+    >>> whole_number("07"), whole_number("3.0"), whole_number("True"), whole_number("a")
+    (7, 3, 1, None)
+    """
+    if re.fullmatch(r"[+-]?\d+(\.0*)?", text):
+        return int(text.partition(".")[0])
+    return {"true": 1, "false": 0}.get(text.lower())
+
+
+def check_names(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Class names as text, each once."""
+    texts = tuple(str(name).strip() for name in names)
+    twice = sorted({name for name in texts if texts.count(name) > 1})
+    if twice:
+        raise FedGAError(f"{where} has two classes called {twice[0]!r}: give every class a name of its own")
+    if "" in texts:
+        raise FedGAError(f"class {texts.index('')} of {where} has an empty name: give every class a name")
+    return texts

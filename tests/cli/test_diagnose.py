@@ -1,0 +1,201 @@
+"""`fedga diagnose` on files of predictions and on saved models."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedga.cli.console import out
+from tests.cli.program import done, fedga, files
+from tests.diagnosis.made_up import made_up, rows_of, write_csv, write_npz
+
+SKEWED = made_up(3000, skew=1.5)
+
+
+@pytest.fixture
+def predictions() -> Path:
+    return write_csv(Path("some.csv"), rows_of(SKEWED))
+
+
+def refused(command: str, *arguments: str | os.PathLike[str]) -> str:
+    before = files(Path())
+    complaint = fedga(command, *arguments).complaint
+    assert files(Path()) == before
+    return complaint
+
+
+def test_page_table_and_files(predictions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out, "width", 400)
+    outcome = done(f"diagnose {predictions}")
+    assert outcome.out.startswith("Yes: this model forgets the rare class “melanoma”, missed ")
+    assert "EA ratio" in outcome.out
+    assert "the page: some-diagnosis.html" in outcome.err
+    assert sorted(path.name for path in Path().glob("some-diagnosis*")) == [
+        "some-diagnosis-cells.csv",
+        "some-diagnosis-classes.csv",
+        "some-diagnosis-numbers.json",
+        "some-diagnosis-sites.csv",
+        "some-diagnosis.html",
+    ]
+
+
+def test_json_is_what_is_beside_the_page(predictions: Path) -> None:
+    printed = json.loads(done(f"diagnose {predictions} --format json --out here/page.html").out)
+    assert printed == json.loads(Path("here/page-numbers.json").read_text(encoding="utf-8"))
+    assert printed["format"] == "fedga-diagnosis-1"
+    assert printed["verdict"] == "forgotten"
+
+
+def test_without_a_page_nothing_is_written(predictions: Path) -> None:
+    before = files(Path())
+    done(f"diagnose {predictions} --no-page")
+    assert files(Path()) == before
+
+
+def test_fails_above_a_ratio(predictions: Path) -> None:
+    ratio = json.loads(done(f"diagnose {predictions} --no-page --format json").out)["ea_ratio"]
+    assert fedga(f"diagnose {predictions} --no-page --fail-above {ratio + 1}").code == 0
+    outcome = fedga(f"diagnose {predictions} --no-page --fail-above {ratio - 1}")
+    assert outcome.code == 1
+    assert "is above --fail-above" in outcome.err
+
+
+@pytest.mark.parametrize("form", ["text", "csv", "json", "sites"])
+def test_class_counts_in_every_form(predictions: Path, form: str) -> None:
+    given = {"nevus": 900, "keratosis": 90, "melanoma": 9}
+    counts = ",".join(f"{name}={count}" for name, count in given.items())
+    if form == "csv":
+        counts = str(write_csv(Path("counts.csv"), [["class", "count"], *map(list, given.items())]))
+    elif form == "json":
+        Path(counts := "counts.json").write_text(json.dumps(given), encoding="utf-8")
+    elif form == "sites":
+        rows = [[f"site {site}", name, count / 3] for site in range(3) for name, count in given.items()]
+        counts = str(write_csv(Path("counts.csv"), [["site", "class", "count"], *rows]))
+    printed = json.loads(done(f"diagnose {predictions} --no-page --format json --class-counts {counts}").out)
+    assert [row["trained_on"] for row in printed["classes"]] == [900, 90, 9]
+    assert [row["bound_high"] for row in printed["classes"]] == pytest.approx([0.1, 10, 100])
+
+
+def test_logits_and_columns() -> None:
+    shifted = write_npz(Path("some.npz"), made_up(500))
+    arrays = dict(np.load(shifted))
+    np.savez("logits.npz", **arrays | {"probs": np.log(arrays["probs"]) - 7})
+    command = "diagnose {} --no-page --format json"
+    plain = json.loads(done(command.format("some.npz")).out)
+    found = json.loads(done(command.format("logits.npz") + " --logits").out)
+    assert found["ea_ratio"] == pytest.approx(plain["ea_ratio"])
+    assert json.loads(done(command.format("some.npz") + " --site-column none").out)["sites"] == []
+
+
+def test_bad_options(predictions: Path) -> None:
+    assert "unknown format 'jsn'" in refused(f"diagnose {predictions} --format jsn")
+    assert "--fail-above must be" in refused(f"diagnose {predictions} --fail-above 0.5")
+    assert "to which --dataset means nothing" in refused(f"diagnose {predictions} --dataset digits")
+    assert "is neither a .csv or .json file nor a list" in refused(f"diagnose {predictions} --class-counts 3,4")
+    assert "counts.json does not exist" in refused(f"diagnose {predictions} --class-counts counts.json")
+    assert "leave out 'melanoma'" in refused(f"diagnose {predictions} --class-counts nevus=3,keratosis=1")
+    assert "must end in .html" in refused(f"diagnose {predictions} --out page.pdf")
+    assert "which is a folder" in refused(f"diagnose {predictions} --out .")
+    assert "does not exist" in refused("diagnose nowhere.csv")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (["site 1", "nevus", 0.5, 0.5, 0.5], "sum to 1.5, not to 1"),
+        (["site 1", "nevus", 1.5, -0.5, 0.0], "the probability -0.5"),
+        (["site 1", "nevus", "nan", 0.5, 0.5], "has no number"),
+        (["site 1", "wart", 0.5, 0.5, 0.0], "has label 'wart', which is no class"),
+        (["site 1", 3, 0.5, 0.5, 0.0], "has label '3', which is no class"),
+    ],
+)
+def test_malformed_predictions_write_nothing(row: list[object], said: str) -> None:
+    path = write_csv(Path("some.csv"), [*rows_of(SKEWED), row])
+    complaint = refused(f"diagnose {path}")
+    assert said in complaint
+    assert "row 3,001 of some.csv" in complaint
+
+
+def test_a_folder_that_may_not_be_written_to_is_refused_before_reading(
+    predictions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("locked").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "locked")
+    assert "no folder that may be written to" in refused(f"diagnose {predictions} --out locked/page.html")
+
+
+# Saved models
+
+SMALL = "--rounds 2 --threads 1 --algorithm fedavg --no-pictures --out run"
+
+
+def patients(path: Path, seed: int = 0) -> Path:
+    draws = np.random.default_rng(seed)
+    rows: list[list[object]] = [["age", "size", "diagnosis", "hospital"]]
+    for hospital, shares in (("Aarhus", [0.9, 0.1]), ("Basel", [1.0, 0.0]), ("Cork", [0.5, 0.5])):
+        chosen = draws.choice(2, 200, p=shares)
+        rows += [[*(draws.normal(size=2) + ill).round(3), ("healthy", "ill")[ill], hospital] for ill in chosen]
+    return write_csv(path, rows)
+
+
+@pytest.fixture
+def own_model() -> Path:
+    patients(Path("patients.csv"))
+    columns = "--label-column diagnosis --client-column hospital --partition natural"
+    done(f"run --dataset patients.csv {columns} {SMALL}")
+    [path] = Path("run/models").glob("*.safetensors")
+    return path
+
+
+def test_a_model_on_the_data_it_was_trained_on(own_model: Path) -> None:
+    printed = json.loads(done("diagnose --format json --out page.html", own_model).out)
+    evaluated = json.loads(done("evaluate --format json", own_model).out)
+    assert printed["ea_ratio"] == pytest.approx(evaluated["ea_ratio"], rel=1e-4)
+    assert printed["accuracy"] == pytest.approx(evaluated["accuracy"])
+    assert [row["site"] for row in printed["sites"]] == ["Aarhus", "Basel", "Cork"]
+    with open("patients.csv", encoding="utf-8") as file:
+        ill = [row["hospital"] for row in csv.DictReader(file) if row["diagnosis"] == "ill"]
+    trained = {row["class"]: row["trained_on"] for row in printed["classes"]}
+    assert trained["ill"] == len(ill) - len(ill) // 5  # every fifth is held out
+    cells = Path("page-cells.csv").read_text(encoding="utf-8")
+    assert "Basel,healthy" in cells
+    assert "Basel,ill" not in cells
+    for spelling in ("patients.csv", "./patients.csv"):
+        again = done(f"diagnose --format json --no-page --dataset {spelling} --label-column diagnosis", own_model)
+        assert json.loads(again.out)["ea_ratio"] == printed["ea_ratio"]
+
+
+def test_a_model_on_other_data(own_model: Path) -> None:
+    patients(Path("others.csv"), seed=1)
+    command = "diagnose --format json --no-page --dataset others.csv --label-column diagnosis --client-column hospital"
+    printed = json.loads(done(command, own_model).out)
+    assert printed["samples"] == 600  # none of which it was trained on
+    assert "held by the clients of the run on patients" in printed["training_counts"]
+    Path("patients.csv").unlink()
+    printed = json.loads(done(command, own_model).out)
+    assert 600 / 5 - 2 <= printed["samples"] <= 600 / 5  # every fifth of either class
+    assert any("patients.csv, which the model was trained on, is not here" in note for note in printed["notes"])
+
+
+def test_a_model_of_simulated_clients() -> None:
+    done(f"run --dataset digits --clients 5 --active 2 --alpha 0.1 {SMALL}")
+    [path] = Path("run/models").glob("*.safetensors")
+    printed = json.loads(done("diagnose --format json --out page.html", path).out)
+    assert [row["site"] for row in printed["sites"]] == [f"client {number}" for number in range(5)]
+    evaluated = json.loads(done("evaluate --format json", path).out)
+    assert printed["ea_ratio"] == pytest.approx(evaluated["ea_ratio"], rel=1e-4)
+
+
+def test_bad_models(own_model: Path) -> None:
+    assert "there is no model file" in refused("diagnose nowhere.safetensors")
+    assert "to which --logits means nothing" in refused("diagnose --logits", own_model)
+    assert "to which --class-counts means nothing" in refused("diagnose --class-counts a=1,b=2", own_model)
+    assert "give the data set it was trained for" in refused("diagnose --dataset digits", own_model)
+    assert "does not exist" in refused("diagnose --dataset nowhere.csv", own_model)
+    Path("bad.safetensors").write_bytes(own_model.read_bytes()[:200])
+    assert "is not a whole safetensors file" in refused("diagnose bad.safetensors")

@@ -1,0 +1,184 @@
+"""The page opens from disk alone, shows names as they are, and has every number beside it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedga.diagnosis import diagnose
+from fedga.diagnosis.build import html_of
+from fedga.diagnosis.maps import asymmetry_map, holdings_map
+from fedga.diagnosis.picture import LogScale, bounds_picture, class_picture, site_picture
+from fedga.errors import FedGAError
+from tests.diagnosis.made_up import made_up
+from tests.diagnosis.test_measure import diagnosed
+
+
+class Reader(HTMLParser):
+    """What a page loads, and what it says."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loaded: list[str] = []
+        self.text = ""
+        self._silent = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._silent = tag in ("style", "script")
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._silent = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._silent:
+            self.text += data
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    found = diagnosed(made_up(3000, skew=1.5))
+    page, *_ = found.write(tmp_path / "some.html")
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    read = Reader(text)
+    assert all(link.startswith(("#", "data:")) for link in read.loaded)
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert found.headline in read.text
+
+
+def test_everything_a_reader_was_promised_is_there() -> None:
+    found = diagnosed(made_up(3000, skew=1.5))
+    said = " ".join(Reader(html_of(found)).text.split())
+    for part in ("Class by class", "Site by site", "Who starves which class", "What gradient alignment would change"):
+        assert part in said
+    assert "counted among the labels of" in said
+    assert "Where errors nearly vanish, EA says little" in said
+    for row in class_picture(found).rows:
+        assert all(" ".join(number.split()) in said for number in row.numbers)
+
+
+def test_names_are_never_markup() -> None:
+    evil = ["<script>alert(1)</script>", "a & b", '"><img src=x onerror=alert(1)>']
+    data = made_up(900)
+    sites = np.where(data.sites == "site 1", "</svg><script>", data.sites)
+    found = diagnose(data.probs, data.labels, sites, evil, name="<b>.csv")
+    page = html_of(found)
+    read, plain = Reader(page), Reader(html_of(diagnosed(data)))
+    assert read.tags == plain.tags
+    assert all(name in read.text for name in evil)
+
+
+def test_without_sites_there_is_nothing_about_sites() -> None:
+    data = made_up(600)
+    found = diagnose(data.probs, data.labels)
+    assert site_picture(found) is None
+    assert asymmetry_map(found) is None
+    said = Reader(html_of(found)).text
+    assert "Site by site" not in said
+    assert "Who starves" not in said
+
+
+@pytest.mark.parametrize("classes", [2, 100])
+@pytest.mark.parametrize("sites", [1, 60])
+def test_many_classes_and_sites_show_the_worst(classes: int, sites: int) -> None:
+    found = diagnosed(made_up(20_000, classes=classes, sites=sites, skew=3 / classes))
+    picture = class_picture(found)
+    assert len(picture.rows) + picture.left_out == classes
+    assert len(picture.rows) <= 14
+    worst = int(np.nanargmax(found.everywhere.asymmetry))
+    assert picture.rows[0].name == found.class_names[worst]
+    mapped, held = asymmetry_map(found), holdings_map(found)
+    assert mapped is not None
+    assert held is not None
+    assert len(mapped.classes) <= 24
+    assert len(mapped.sites) <= 40
+    assert (mapped.sites, mapped.classes) == (held.sites, held.classes)
+    assert len(html_of(found)) < 1_000_000
+
+
+def test_no_error_at_all() -> None:
+    found = diagnose(np.eye(2)[[0, 1] * 30], [0, 1] * 30, ["a", "b", "b", "a"] * 15)
+    assert class_picture(found).rows == ()
+    assert "No: this model makes no error that could be uneven." in Reader(html_of(found)).text
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["ea_ratio"] is None
+
+
+def test_a_class_never_mistaken_is_at_the_end_of_the_axis() -> None:
+    found = diagnose([[1.0, 0.0]] * 50 + [[0.5, 0.5]] * 50, [0] * 50 + [1] * 50)
+    assert found.everywhere.asymmetry[1] == math.inf
+    assert class_picture(found).rows[0].dot == 100
+    assert "∞" in Reader(html_of(found)).text
+
+
+def test_the_axis_keeps_the_order_of_numbers() -> None:
+    scale = LogScale.over(np.array([0.003, 1.0, 40.0, np.inf, np.nan, 0.0]))
+    places = [scale.at(value) for value in (0.0, 0.003, 0.5, 1.0, 40.0, math.inf)]
+    assert places == sorted(places)
+    assert places[0] == 0
+    assert places[-1] == 100
+    assert any(tick.text == "1" and tick.at == scale.at(1) for tick in scale.ticks)
+
+
+def test_bounds_show_where_the_measured_lies() -> None:
+    probs = [[0.9, 0.1]] * 80 + [[0.8, 0.2]] * 40  # EA of class 1 is 8, where the counts allow for 2
+    [above, below] = bounds_picture(diagnose(probs, [0] * 80 + [1] * 40)).rows
+    assert (above.name, above.numbers[-1]) == ("1", "above")
+    assert (below.name, below.numbers[-1]) == ("0", "below")
+    rows = bounds_picture(diagnose(probs, [0] * 80 + [1] * 40, class_counts=[80, 10])).rows
+    assert [row.numbers[-1] for row in rows] == ["inside", "inside"]
+
+
+def test_numbers_beside_the_page(tmp_path: Path) -> None:
+    found = diagnosed(made_up(3000, skew=1.5))
+    _, numbers, classes, sites, cells = found.write(tmp_path / "some.html")
+    record = json.loads(numbers.read_text(encoding="utf-8"))
+    assert record["ea_ratio"] == found.ea_ratio
+    assert record["headline"] == found.headline
+    assert [row["ea"] for row in record["classes"]] == found.everywhere.asymmetry.tolist()
+
+    def table(path: Path) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+    assert [float(row["ea"]) for row in table(classes)] == found.everywhere.asymmetry.tolist()
+    assert [row["site"] for row in table(sites)] == list(found.site_names)
+    assert found.sites is not None
+    assert sum(int(row["samples"]) for row in table(cells)) == 3000
+    by_pair = {(row["site"], row["class"]): float(row["ea"]) for row in table(cells)}
+    assert by_pair["site 2", "melanoma"] == found.sites.asymmetry[2, 2]
+
+
+def test_a_page_goes_nowhere_it_does_not_belong(tmp_path: Path) -> None:
+    found = diagnosed(made_up(300))
+    (tmp_path / "mine.html").write_text("my notes", encoding="utf-8")
+    for target, said in (
+        (tmp_path, "which is a folder"),
+        (tmp_path / "mine.html", "is there and is no page"),
+        (tmp_path / "page.txt", "must end in .html"),
+        (tmp_path / "mine.html" / "page.html", "is no folder"),
+    ):
+        with pytest.raises(FedGAError, match=said):
+            found.write(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
+    page, *_ = found.write(tmp_path / "new" / "page.html")
+    assert found.write(page)[0] == page  # a page of ours is written again
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(FedGAError, match="No space left on device"):
+        diagnosed(made_up(300)).write(tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []

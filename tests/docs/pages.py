@@ -1,0 +1,29 @@
+"""The pages whose blocks are run, and how."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.blocks import ROOT
+
+RUNNER = Path(__file__).with_name("blocks.py")
+PAGES = sorted(
+    [*ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+)
+FEDERATIONS = [ROOT / "docs/flower-tutorial.md", ROOT / "docs/real-machines.md"]  # they mostly wait for processes
+
+
+def called(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def follow(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(RUNNER), str(page), str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def works(page: Path, folder: Path) -> None:
+    ended = follow(page, folder)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
