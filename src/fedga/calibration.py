@@ -71,7 +71,7 @@ def ga_loss(
         loss = -log p_y + λ sum_i ((N_i / N_y)^γ - 1) p_i          λ = strength, γ = power; the paper's is λ = γ = 1
 
     Its value, too, is that of cross-entropy if all counts are equal, or λ = 0. ``strength`` and ``power`` may be
-    tensors that broadcast to logits. A true class that was counted zero times counts as one sample; apart from that
+    tensors that broadcast to [..., 1]. A true class that was counted zero times counts as one sample; apart from that
     only ratios of counts matter. Half-precision logits are worked on in float32; the result has the dtype of the
     logits (under autocast float32), as with :func:`torch.nn.functional.cross_entropy`.
 
@@ -93,18 +93,15 @@ def ga_loss(
     z = logits.to(at_least_float32(logits))
     log_p = F.log_softmax(z, dim=-1)
     p = log_p.exp()
-    factors = _factors(p, targets, counts, strength, power)
-
-    if variant in ("soft", "aligned"):
-        cross_entropy = -log_p.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
-        loss = cross_entropy - (factors * p).sum(-1)
+    if variant == "soft":
+        loss = _soft_loss(log_p, p, targets, counts, strength, power)
+    elif variant in get_args(Variant):
+        labels = _labels(p, targets, _factors(p, targets, counts, strength, power))
         if variant == "aligned":
-            surrogate = ((p - _labels(p, targets, factors)).detach() * z).sum(-1)
-            loss = loss.detach() + (surrogate - surrogate.detach())
-    elif variant == "clamped":
-        loss = -(_labels(p, targets, factors).detach().clamp(min=0) * log_p).sum(-1)
-    elif variant == "through":
-        loss = -(_labels(p, targets, factors) * log_p).sum(-1)
+            surrogate = ((p - labels).detach() * z).sum(-1)
+            loss = _soft_loss(log_p, p, targets, counts, strength, power).detach() + (surrogate - surrogate.detach())
+        else:
+            loss = -((labels.detach().clamp(min=0) if variant == "clamped" else labels) * log_p).sum(-1)
     else:
         raise unknown_name("variant", variant, get_args(Variant))
     return reduced(loss, reduction).to(result_dtype(logits))
@@ -231,6 +228,21 @@ def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
         raise FedGAError(f"class_counts must be finite and not negative, but is {counts.tolist()}")
     # Whole numbers are exact as integers, and out of reach of module.half(), which overflows at 65,504.
     return counts.long() if torch.equal(counts, counts.round()) else counts
+
+
+def _soft_loss(
+    log_p: Tensor, p: Tensor, targets: Tensor, counts: Tensor, strength: float | Tensor, power: float | Tensor
+) -> Tensor:
+    """-log p_y + λ (sum_i (N_i / N_y)^γ p_i - 1): [...].
+
+    The sum over classes comes before the division by N_y^γ: no weight of every sample and class is made for it.
+    """
+    index = targets.long().unsqueeze(-1)
+    weights = counts.to(p.dtype) ** power
+    log_p_y, weight_y = log_p.gather(-1, index), weights.expand_as(p).gather(-1, index)
+    p_y = log_p_y.exp()
+    others = ((weights * p).sum(-1, keepdim=True) - weight_y * p_y) / torch.where(weight_y > 0, weight_y, 1.0)
+    return (strength * (others + p_y - 1) - log_p_y).squeeze(-1)
 
 
 def _factors(p: Tensor, targets: Tensor, counts: Tensor, strength: float | Tensor, power: float | Tensor) -> Tensor:
