@@ -94,7 +94,8 @@ _FILE_TROUBLES = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program ``fedga``.
 
-    Exit codes: 0 done (a diverged run is a result), 1 a bug, 2 bad input, 130 interrupted, 141 nobody reads any more.
+    Exit codes: 0 done (a diverged run is a result), 1 a bug or a limit that was asked for and passed, 2 bad input,
+    130 interrupted, 141 nobody reads any more.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     traceback = "--traceback" in given or bool(os.environ.get("FEDGA_TRACEBACK"))

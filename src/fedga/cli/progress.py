@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -14,9 +15,11 @@ from rich.text import Text
 
 from fedga.cli.console import err, say
 from fedga.experiments.spec import RunSpec
-from fedga.experiments.sweep import Observer
 from fedga.report.series import setting_text
-from fedga.simulation.server import LaneRound
+
+if TYPE_CHECKING:
+    from fedga.experiments.sweep import Observer
+    from fedga.simulation.server import LaneRound
 
 LOG_EVERY_S = 10.0  # where there is no terminal to draw on
 
@@ -87,6 +90,8 @@ class SweepProgress:
         self.latest: dict[str, tuple[str, float]] = {}
 
     def observer(self) -> Observer:
+        from fedga.experiments.sweep import Observer
+
         return Observer(self._started, self._advanced, self._noticed, self.stop)
 
     def _started(self, specs: Sequence[RunSpec], rounds: int) -> None:

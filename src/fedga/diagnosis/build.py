@@ -15,15 +15,14 @@ from fedga.diagnosis.numbers import as_csv, cell_rows, class_rows, site_rows
 from fedga.diagnosis.shown import page_tables
 from fedga.diagnosis.target import check_target
 from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, percent
-from fedga.errors import FedGAError, needs_extra
+from fedga.errors import FedGAError
 from fedga.files import write_whole
 from fedga.report.page.build import TableView
+from fedga.report.page.template import environment
 from fedga.report.summary import number_text
 from fedga.version import __version__
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
-
     from fedga.diagnosis.diagnosis import Diagnosis
 
 _PACKAGES = ("fedga.diagnosis", "fedga.report")  # templates, styles and scripts lie in a folder page of either
@@ -59,9 +58,9 @@ def html_of(found: Diagnosis) -> str:
     """The page as text."""
     from markupsafe import Markup
 
-    environment = _environment()
+    templates = environment(_read)
     example = found.example
-    return environment.get_template("diagnosis.html").render(
+    return templates.get_template("diagnosis.html").render(
         found=found,
         version=__version__,
         css=Markup(_read("page.css") + _read("diagnosis.css")),
@@ -104,20 +103,6 @@ def _facts(found: Diagnosis) -> list[dict[str, str]]:
             "kind": "",
         },
     ]
-
-
-def _environment() -> Environment:
-    try:
-        import jinja2
-    except ImportError:
-        raise needs_extra("jinja2", "report", "writing a page") from None
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(_read),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def _read(name: str) -> str:

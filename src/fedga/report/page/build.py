@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedga.errors import FedGAError, needs_extra
+from fedga.errors import FedGAError
 from fedga.experiments.database import FILE_NAME
 from fedga.files import write_whole
 from fedga.report.documents import Cell, Picture, Section, Table
@@ -22,12 +22,10 @@ from fedga.report.page.story import plural, tell
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
 from fedga.report.page.tables import best_tables, cost_tables, partitions_table, results_table
+from fedga.report.page.template import environment
 from fedga.report.words import listed
 from fedga.report.writers import marks_of
 from fedga.version import __version__
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "looks", "page")
 _LONG = 36  # letters
@@ -47,12 +45,12 @@ def write_page(
         raise FedGAError(
             f"{str(target)!r} is there and is no page, so it is not overwritten: give another file with --out"
         )
-    environment = _environment()
+    templates = environment(_read)
     called = called or str(folder)
     study = read_study(folder, called) if not sections or (folder / FILE_NAME).is_file() else None
     contents = _frame(called, sections, title or _title(called, study))
     contents |= {"study": study, **(_contents(study) if study else {})}
-    return _write(environment.get_template("page.html").render(contents), target)
+    return _write(templates.get_template("page.html").render(contents), target)
 
 
 def results_section(folder: Path) -> Section:
@@ -63,17 +61,6 @@ def results_section(folder: Path) -> Section:
     tables = (results_table(study).table, *best_tables(study), *cost_tables(study))
     pictures = general_pictures(folder, study.curves, [run.spec for run in study.runs])
     return Section("results", "Results", (), tables, tuple(pictures))
-
-
-def _environment() -> Environment:
-    try:
-        import jinja2
-    except ImportError:
-        raise needs_extra("jinja2", "report", "writing a page") from None
-    loader = jinja2.FunctionLoader(_read)
-    return jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
 
 
 def _read(name: str) -> str:
