@@ -1,6 +1,6 @@
 """A table whose rows lie at three sites: FedAvg against FedGA with `FedGAClassifier`, and what the sites forget.
 
-Needs scikit-learn (pip install 'fedga[data]'). The wines that ship with it: 13 measures, three cultivars, of which no
+Needs scikit-learn (pip install '.[data]'). The wines that ship with it: 13 measures, three cultivars, of which no
 site has all. Both algorithms end at the same accuracy here; look at what local training costs on the way.
 """
 

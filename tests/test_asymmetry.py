@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -213,3 +214,13 @@ def test_forgetting_broadcasts_the_global_model():
 def test_errors(call, message):
     with pytest.raises(FedGAError, match=message):
         call()
+
+
+def test_arrays_and_lists_are_taken_and_logits_refused() -> None:
+    probs, targets = [[1.0, 0.0], [0.5, 0.5], [0.5, 0.5]], [0, 0, 1]
+    expected = error_asymmetry(torch.tensor(probs), torch.tensor(targets))
+    torch.testing.assert_close(error_asymmetry(probs, targets), expected)  # type: ignore[arg-type]
+    torch.testing.assert_close(ea_ratio(np.array(probs), np.array(targets)).float(), expected.max() / expected.min())
+    for wrong, words in (([[2.0, -1.0]], "apply softmax"), ([[0.5, 0.6]], "sum to 1"), ([[np.nan, 1.0]], "NaN")):
+        with pytest.raises(FedGAError, match=words):
+            ea_ratio(np.array(wrong), np.array([0]))

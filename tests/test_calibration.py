@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -308,14 +309,25 @@ class TestModule:
         counts = batch_class_counts(targets.reshape(-1), 6)
         torch.testing.assert_close(GALoss()(logits, targets), ga_loss(logits, targets, counts))
 
-    def test_counts_travel_with_the_module(self):
+    def test_counts_move_with_the_module_and_leave_no_client(self):
         criterion = GALoss([70_000.0, 0.0, 3.0]).half()
         assert criterion.class_counts.tolist() == [70_000, 0, 3]  # float16 would hold inf
         assert GALoss([70_000, 0, 3]).to("meta").class_counts.device.type == "meta"
-        other = GALoss([1, 1, 1])
-        other.load_state_dict(criterion.state_dict())
-        assert torch.equal(other.class_counts, criterion.class_counts)
+        assert not criterion.state_dict()  # which a client sends, and a server averages
         assert not list(criterion.parameters())
+
+    @pytest.mark.parametrize("counts", [{"a": 3}, "many", ["a", "b"], [True, False], [[1, 2], [3]]])
+    def test_what_is_no_list_of_counts(self, counts):
+        with pytest.raises(FedGAError, match="class_counts must be numbers"):
+            GALoss(counts)
+
+    def test_maps_belong_to_the_dense_loss(self):
+        with pytest.raises(FedGAError, match="use DenseGALoss"):
+            GALoss([1, 2, 3])(torch.zeros(2, 3, 4, 5), torch.zeros(2, 4, 5, dtype=torch.long))
+
+    def test_arrays_are_refused(self):
+        with pytest.raises(FedGAError, match=r"targets must be a tensor, not a ndarray: use torch.as_tensor"):
+            GALoss([1, 2])(torch.zeros(2, 2), np.zeros(2, dtype=int))
 
     def test_the_callers_tensor_is_copied(self):
         counts = torch.tensor([1, 2])

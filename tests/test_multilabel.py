@@ -166,12 +166,10 @@ class TestModule:
         own = multilabel_ga_loss(logits, targets, multilabel_class_counts(targets))
         torch.testing.assert_close(MultilabelGALoss()(logits, targets), own)
 
-    def test_counts_travel_with_the_module(self):
+    def test_counts_move_with_the_module_and_leave_no_client(self):
         criterion = MultilabelGALoss([[70_000.0, 3.0]]).half()
         assert criterion.class_counts.tolist() == [[70_000, 3]]
-        other = MultilabelGALoss([[1, 1]])
-        other.load_state_dict(criterion.state_dict())
-        assert torch.equal(other.class_counts, criterion.class_counts)
+        assert not criterion.state_dict()
         assert "[[70000, 3]]" in repr(criterion)
         assert "per batch" in repr(MultilabelGALoss())
 

@@ -22,7 +22,8 @@ from fedga.scores import confusion_matrix, recall
 def error_asymmetry(probs: Tensor, targets: Tensor, num_classes: int | None = None) -> Tensor:
     """Error asymmetry of each class, Eq. (5): [classes].
 
-    probs: [samples, classes] predicted probabilities (softmax applied once), targets: [samples] class indices.
+    probs: [samples, classes] predicted probabilities (softmax applied once), targets: [samples] class indices; tensors,
+    arrays or lists.
 
     ``EA(i) = (1 - P[i, i]) / sum_{j != i} P[j, i]`` with P from :func:`mean_predictions`. NaN where it is undefined:
     for a class with no samples, if no other class has samples, and for 0 / 0.
@@ -31,13 +32,17 @@ def error_asymmetry(probs: Tensor, targets: Tensor, num_classes: int | None = No
     >>> error_asymmetry(probs, torch.tensor([0, 0, 1]))
     tensor([0.5000, 2.0000])
     """
-    return asymmetry_from_means(mean_predictions(probs, targets, num_classes))
+    probs, targets = torch.as_tensor(probs), torch.as_tensor(targets)
+    means = mean_predictions(probs, targets, num_classes)
+    check_probabilities(probs)
+    return asymmetry_from_means(means)
 
 
 def ea_ratio(probs: Tensor, targets: Tensor, num_classes: int | None = None) -> Tensor:
     """Largest over smallest error asymmetry of any class, 1 if unbiased: a scalar.
 
-    probs: [samples, classes] predicted probabilities (softmax applied once), targets: [samples] class indices.
+    probs: [samples, classes] predicted probabilities (softmax applied once), targets: [samples] class indices; tensors,
+    arrays or lists.
 
     >>> probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.5, 0.5]])
     >>> ea_ratio(probs, torch.tensor([0, 0, 1]))
@@ -49,7 +54,7 @@ def ea_ratio(probs: Tensor, targets: Tensor, num_classes: int | None = None) -> 
 def binary_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
     """Error asymmetry with one sigmoid output, Eq. (3): a scalar.
 
-    probs: [samples] predicted probability of class 1, targets: [samples] of 0 and 1.
+    probs: [samples] predicted probability of class 1, targets: [samples] of 0 and 1; tensors, arrays or lists.
 
     ``(1 - mean p | y = 1) / (mean p | y = 0)``, missed over false alarm; NaN if either class has no samples. Plain
     binary cross-entropy drives it to N_0 / N_1.
@@ -57,6 +62,7 @@ def binary_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
     >>> binary_error_asymmetry(torch.tensor([0.5, 0.5, 0.0]), torch.tensor([1, 0, 0]))
     tensor(2.)
     """
+    probs, targets = torch.as_tensor(probs), torch.as_tensor(targets)
     if probs.ndim != 1 or not probs.is_floating_point() or targets.shape != probs.shape:
         raise FedGAError(
             f"binary_error_asymmetry needs floating-point probs and targets of [samples], "
@@ -66,6 +72,24 @@ def binary_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
     missed = 1 - probs[positive].mean()
     false_alarm = probs[~positive].mean()
     return missed / false_alarm
+
+
+SUM_TOLERANCE = 0.01  # probabilities in bfloat16 miss 1 by less
+
+
+def check_probabilities(
+    probs: Tensor, kept: Tensor | None = None, remedy: str = "apply softmax to logits first, once"
+) -> None:
+    """Refuse what cannot be probabilities: [..., classes]; only the samples ``kept [...]`` are looked at."""
+    sound = (probs >= 0).all(-1) & ((probs.sum(-1) - 1).abs() < SUM_TOLERANCE)
+    wrong = ~sound if kept is None else ~sound & kept
+    if wrong.any():
+        first = probs[wrong][0]
+        remedy = "look where NaN comes from" if first.isnan().any() else remedy
+        raise FedGAError(
+            f"predictions must be probabilities that sum to 1, but one sample has "
+            f"{[round(value, 4) for value in first.tolist()[:8]]}: {remedy}"
+        )
 
 
 def mean_predictions(probs: Tensor, targets: Tensor, num_classes: int | None = None) -> Tensor:

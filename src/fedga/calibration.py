@@ -165,9 +165,9 @@ def batch_class_counts(targets: Tensor, num_classes: int, mask: Tensor | None = 
 class GALoss(nn.Module):
     """:func:`ga_loss` as a module: called with logits [..., classes] and targets [...], it returns the loss.
 
-    class_counts: [classes], how many samples of each class the client holds; a buffer, so that it moves and is saved
-    with the module. Without it the samples of each call are counted (all leading dimensions are one mini-batch),
-    which is what the authors' program does.
+    class_counts: [classes], how many samples of each class the client holds. They move with the module, and are not in
+    its ``state_dict``: what is sent to a server, averaged or loaded there must not carry them. Without them the samples
+    of each call are counted (all leading dimensions are one mini-batch), which is what the authors' program does.
 
     >>> criterion = GALoss([10, 0, 5])
     >>> criterion(torch.tensor([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]]), torch.tensor([0, 2]))
@@ -193,7 +193,7 @@ class GALoss(nn.Module):
         counts = None if class_counts is None else counts_to_keep(class_counts)
         if counts is not None and (counts.ndim != 1 or len(counts) == 0):
             raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
-        self.register_buffer("class_counts", counts)
+        self.register_buffer("class_counts", counts, persistent=False)
         self.strength = strength
         self.reduction: Reduction = reduction
         self.power = power
@@ -223,7 +223,15 @@ class GALoss(nn.Module):
 
 def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
     """A copy of the caller's counts for a buffer, once their values are sound."""
-    counts = torch.as_tensor(class_counts).detach().clone()
+    try:
+        counts = torch.as_tensor(class_counts).detach().clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise FedGAError(
+            f"class_counts must be numbers in the order of the classes, not a {type(class_counts).__name__}: such as "
+            "[100, 20, 5], or [counts[name] for name in class_names]"
+        ) from None
+    if counts.dtype == torch.bool:
+        raise FedGAError("class_counts must be numbers of samples, but is true and false: count the samples")
     if not torch.isfinite(counts).all() or (counts < 0).any():
         raise FedGAError(f"class_counts must be finite and not negative, but is {counts.tolist()}")
     # Whole numbers are exact as integers, and out of reach of module.half(), which overflows at 65,504.
@@ -290,13 +298,18 @@ def _broadcasts_to(shape: torch.Size, full: torch.Size) -> bool:
 
 def _checked(name: str, x: Tensor, targets: Tensor, class_counts: Tensor | Sequence[float]) -> Tensor:
     """The counts as a tensor, once shapes and dtypes agree; values stay unread (no wait for a GPU, no graph break)."""
+    for what, given in ((name, x), ("targets", targets)):
+        if not isinstance(given, Tensor):
+            raise FedGAError(f"{what} must be a tensor, not a {type(given).__name__}: use torch.as_tensor")
     if x.ndim == 0 or not x.is_floating_point():
         raise FedGAError(f"{name} must be floating point of [..., classes], but is {x.dtype} {list(x.shape)}")
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise FedGAError(f"targets must be class indices (integers), but is {targets.dtype}")
     if targets.shape != x.shape[:-1]:
+        maps = x.ndim > 2 and targets.shape == x.shape[:1] + x.shape[2:]
         raise FedGAError(
             f"targets must be {list(x.shape[:-1])} to go with {name} of {list(x.shape)}, but is {list(targets.shape)}"
+            f"{': for maps with classes second use DenseGALoss' * maps}"
         )
     counts = _as_tensor(class_counts, x)
     if counts.ndim == 0 or counts.shape[-1] != x.shape[-1]:

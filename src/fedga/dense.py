@@ -68,8 +68,8 @@ class DenseGALoss(nn.Module):
     """:func:`dense_ga_loss` as a module, in place of ``nn.CrossEntropyLoss(ignore_index=...)``.
 
     Called with logits [batch, classes, ...] and targets [batch, ...]. class_counts: [classes], how many pixels of each
-    class the client holds, such as ``torch.bincount(masks[masks != 255], minlength=classes)``; a buffer, so that it
-    moves and is saved with the module. Without it the pixels of each call are counted, the ignored ones left out.
+    class the client holds, such as ``torch.bincount(masks[masks != 255], minlength=classes)``. They move with the
+    module and are not in its ``state_dict``. Without them the pixels of each call are counted, ignored ones left out.
 
     >>> criterion = DenseGALoss([10, 0, 5], ignore_index=255)
     >>> criterion(torch.zeros(1, 3, 2, 2), torch.tensor([[[0, 2], [255, 0]]]))
@@ -90,7 +90,8 @@ class DenseGALoss(nn.Module):
         super().__init__()
         if reduction not in get_args(Reduction):
             raise unknown_name("reduction", reduction, get_args(Reduction))
-        self.register_buffer("class_counts", None if class_counts is None else counts_to_keep(class_counts))
+        counts = None if class_counts is None else counts_to_keep(class_counts)
+        self.register_buffer("class_counts", counts, persistent=False)
         self.ignore_index = ignore_index
         self.strength = strength
         self.reduction: Reduction = reduction

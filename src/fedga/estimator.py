@@ -142,6 +142,9 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
         """Train over the sites that ``groups [samples]`` names; without it all rows are one site's."""
         rows, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
+        hidden: Any = self.hidden
+        if not isinstance(hidden, Integral) or int(hidden) < 1:
+            raise FedGAError(f"hidden must be a whole number of 1 or more, not {hidden!r}")
         self.classes_, targets = np.unique(y, return_inverse=True)
         self.site_names_, sites = _numbered_sites(groups, y)
         self.scaler_ = StandardScaler().fit(rows) if self.standardize else None
@@ -222,6 +225,8 @@ def _numbered_sites(groups: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """The names of the sites, sorted, and the number of every row's site."""
     if groups is None:
         groups = np.zeros(len(y), dtype=np.int64)
+    if np.ndim(groups) != 1:
+        raise FedGAError(f"groups must name the site of every row, one value each, but has shape {np.shape(groups)}")
     groups = column_or_1d(groups)
     check_consistent_length(y, groups)
     missing = sum(map(_is_missing, groups)) if groups.dtype.kind in "Of" else 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedga.asymmetry import asymmetry_from_means, forgetting, ratio_of
+from fedga.asymmetry import asymmetry_from_means, check_probabilities, forgetting, ratio_of
 from fedga.calibration import counts_to_keep
 from fedga.errors import FedGAError, needs_extra
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NO_FLOAT64 = {"mps"}  # devices on which sums are kept in float32
-SUM_TOLERANCE = 0.01  # probabilities in bfloat16 miss 1 by less
 KINDS = ("frequent", "rare", "missing")
 
 
@@ -81,7 +80,7 @@ class ErrorAsymmetry(Metric):
         if self.from_logits:
             probs = probs.softmax(-1)
         elif self.validate_args:
-            _check_probabilities(probs, rows < self.num_classes)
+            check_probabilities(probs, rows < self.num_classes, "pass from_logits=True if they are logits")
         sums = probs.new_zeros(self.num_classes + 1, self.num_classes).index_add_(0, rows, probs)
         self.prediction_sums += sums[: self.num_classes]
         self.samples += _counted(rows, self.num_classes)
@@ -223,16 +222,6 @@ def _check_predictions(name: str, preds: Tensor, target: Tensor, num_classes: in
         raise FedGAError(
             f"target must be {[*preds.shape[:1], *preds.shape[2:]]} to go with {name} of {list(preds.shape)}, "
             f"but is {list(target.shape)}"
-        )
-
-
-def _check_probabilities(probs: Tensor, kept: Tensor) -> None:
-    sound = ((probs >= 0).all(-1) & ((probs.sum(-1) - 1).abs() < SUM_TOLERANCE)) | ~kept
-    if not sound.all():
-        worst = [round(value, 4) for value in probs[~sound][0].tolist()[:8]]
-        raise FedGAError(
-            f"preds must be probabilities that sum to 1, but one sample has {worst}: "
-            f"pass from_logits=True if they are logits"
         )
 
 

@@ -117,8 +117,8 @@ class MultilabelGALoss(nn.Module):
     """:func:`multilabel_ga_loss` as a module, in place of ``nn.BCEWithLogitsLoss()``.
 
     Called with logits and targets of [..., classes]. class_counts: [classes, 2] from :func:`multilabel_class_counts`
-    of the client's own labels; a buffer, so that it moves and is saved with the module. Without it the samples of each
-    call are counted.
+    of the client's own labels. They move with the module and are not in its ``state_dict``. Without them the samples
+    of each call are counted.
 
     >>> labels = torch.tensor([[1, 0], [0, 1], [0, 0], [0, 1]])
     >>> criterion = MultilabelGALoss(multilabel_class_counts(labels))
@@ -145,7 +145,7 @@ class MultilabelGALoss(nn.Module):
                 f"class_counts must be [classes, 2], the samples without and with each label, "
                 f"but has shape {list(counts.shape)}: count them with multilabel_class_counts(targets)"
             )
-        self.register_buffer("class_counts", counts)
+        self.register_buffer("class_counts", counts, persistent=False)
         self.strength = strength
         self.reduction: Reduction = reduction
         self.symmetric = symmetric
