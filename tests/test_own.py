@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,12 +16,13 @@ import torch
 
 from fedga import own
 from fedga.algorithms import ALGORITHMS, known_algorithms, make_algorithm
-from fedga.data import load_dataset
+from fedga.data import load_dataset, make_federation
 from fedga.errors import FedGAError
 from fedga.experiments.code import code_digest, own_code
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.models import MODELS, build_model, known_models
+from fedga.simulation.simulate import simulate
 from tests.cli.program import SMALL, done, fedga
 
 FOCAL = """
@@ -121,7 +123,6 @@ def test_the_nearest_project_counts_and_the_variable_before_it(
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
     assert own.project_file() == project / "fedga.toml"
-    assert os.environ[own.VARIABLE] == str(project / "fedga.toml")
     (below / "fedga.toml").write_text("")
     assert own.parts("algorithms") == {}
     for value in (project, project / "fedga.toml"):
@@ -133,19 +134,126 @@ def test_the_nearest_project_counts_and_the_variable_before_it(
 
 
 def test_leaving_a_project_leaves_nothing_behind(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own.project_file()
+    make_algorithm("focal")
     monkeypatch.chdir(project.parent)
     assert own.project_file() is None
-    assert own.VARIABLE not in os.environ
-    with pytest.raises(FedGAError, match="unknown algorithm 'focal'"):
+    words = r"unknown algorithm 'focal'.*; one of your own is not looked for: no fedga.toml in .* and FEDGA_PROJECT is"
+    with pytest.raises(FedGAError, match=words):
         make_algorithm("focal")
+    with pytest.raises(FedGAError, match=r"unknown model 'wide'.*no fedga.toml in "):
+        build_model("wide", (2,), 2)
+    with pytest.raises(FedGAError, match=r"unknown data set 'our-data'.*no fedga.toml in "):
+        load_dataset("our-data")
+
+
+def test_a_name_in_other_letters_is_the_nearest(project: Path) -> None:
+    with pytest.raises(FedGAError, match=r"unknown algorithm 'FOCAL': did you mean 'focal'\? \(known: [^;]*$"):
+        make_algorithm("FOCAL")
+
+
+def test_one_broken_file_does_not_hide_the_others(project: Path) -> None:
+    (project / "parts" / "broken.py").write_text("x = = 2\n")
+    text = PROJECT.replace("[models]", 'broken = "parts/broken.py:Broken"\n[models]')
+    (project / "fedga.toml").write_text(text)
+    listed = done("algorithms --format json")
+    rows = {row["algorithm"]: row for row in json.loads(listed.out)}
+    assert {*ALGORITHMS, "focal", "broken"} == rows.keys()
+    assert rows["broken"]["error"].endswith("line 1 of broken.py is not Python (invalid syntax): correct it")
+    assert rows["broken"]["error"] in " ".join(listed.err.split())
+    assert {name for name, row in rows.items() if row["error"]} == {"broken"}
+    assert "cannot be used" in done("algorithms").out
+
+
+def test_a_file_may_be_called_otherwise(project: Path) -> None:
+    before = code_digest(own_code([SPEC]))
+    (project / "parts" / "focal.py").rename(project / "parts" / "loss.py")
+    (project / "fedga.toml").write_text(PROJECT.replace("focal.py", "loss.py"))
+    assert code_digest(own_code([SPEC])) == before
+
+
+def test_metrics_of_the_project_are_measured_by_simulate(project: Path) -> None:
+    (project / "half.py").write_text("def half(evaluation):\n    return evaluation.loss * 0 + 0.5\n")
+    (project / "fedga.toml").write_text('[metrics]\nhalf = "half.py:half"\n')
+    federation = make_federation(load_dataset("digits"), clients=3, seed=0, alpha=1.0)
+    twice = {"twice": lambda evaluation: 2 * evaluation.loss}
+    [row] = simulate(federation, algorithm="fedavg", rounds=1, active=2, metrics=twice).rounds
+    assert row["half"] == 0.5
+    assert row["twice"] == pytest.approx(2 * row["loss"])
+
+
+def test_a_network_that_cannot_be_mapped_is_refused_before_anything_is_said(project: Path) -> None:
+    branch = "class Wide(nn.Linear):\n    def forward(self, x):\n        x = x.flatten(1)\n        if x.sum() > 0:\n"
+    branch += "            x = 2 * x\n        return super().forward(x)\n\ndef wide(shape, classes):\n"
+    (project / "parts" / "wide.py").write_text(f"from torch import nn\n\n{branch}    return Wide(64, classes)\n")
+    refused = fedga(f"run {SMALL} --model wide --out results")
+    assert refused.code == 2
+    [sentence] = refused.err.splitlines()
+    assert "it branches on the value of a tensor (if, while, assert" in sentence
+    assert sentence.endswith("): use torch.where instead (line 6 of wide.py)")
+    assert not (project / "results").exists()
 
 
 def test_processes_that_work_elsewhere_find_the_same_parts(project: Path) -> None:
-    own.project_file()
     script = "from fedga.algorithms import make_algorithm; print(make_algorithm('focal'))"
-    answer = subprocess.run([sys.executable, "-c", script], cwd="/", capture_output=True, text=True, check=True)
+    environment = os.environ | own.handed_down()
+    answer = subprocess.run(
+        [sys.executable, "-c", script], cwd="/", env=environment, capture_output=True, text=True, check=True
+    )
     assert answer.stdout == "Focal(gamma=2.0)\n"
+
+
+def test_a_project_that_others_can_write_is_not_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, below = project / "fedga.toml", project / "below"
+    below.mkdir()
+    file.chmod(0o666)
+    with pytest.raises(FedGAError, match=r"everybody may write it, .* set FEDGA_PROJECT to it if you trust it"):
+        make_algorithm("fedavg")
+    monkeypatch.chdir(below)  # of a folder above, such as /tmp, one need not even know
+    assert own.project_file() is None
+    monkeypatch.setenv(own.VARIABLE, str(file))
+    assert make_algorithm("focal")
+
+
+def test_parts_in_two_folders_have_helpers_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, value in (("a", 2.0), ("b", 3.0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helper.py").write_text(f"VALUE = {value}\n")
+        (tmp_path / folder / "alg.py").write_text(FOCAL.replace("POWER", "VALUE"))
+    (tmp_path / "fedga.toml").write_text('[algorithms]\nx = "a/alg.py:Focal"\ny = "b/alg.py:Focal"\n')
+    monkeypatch.chdir(tmp_path)
+    values = {name: sys.modules[type(make_algorithm(name)).__module__].VALUE for name in ("x", "y")}  # type: ignore[attr-defined]
+    assert values == {"x": 2.0, "y": 3.0}
+    for name in ("x", "y"):
+        algorithm = make_algorithm(name)
+        assert pickle.loads(pickle.dumps(algorithm)) == algorithm
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ("from mylib.consts import K", "consts.py"),
+        ("from mylib import consts", "consts.py"),
+        ("import mylib.consts", "__init__.py"),
+        ("from mylib import again", "deep/deeper.py"),
+    ],
+)
+def test_a_change_in_a_package_beside_the_part_is_noticed(line: str, changed: str, project: Path) -> None:
+    library = project / "parts" / "mylib"
+    (library / "deep").mkdir(parents=True)
+    for file, text in {
+        "__init__.py": "",
+        "consts.py": "K = 2\n",
+        "again.py": "from .deep.deeper import D\n",
+        "deep/__init__.py": "",
+        "deep/deeper.py": "D = 1\n",
+    }.items():
+        (library / file).write_text(text)
+    part = project / "parts" / "focal.py"
+    part.write_text(f"{line}\n{part.read_text()}")
+    before = own.parts("algorithms")["focal"].digest()
+    assert own.parts("algorithms")["focal"].digest() == before
+    (library / changed).write_text("K = D = 3\n")
+    assert own.parts("algorithms")["focal"].digest() != before
 
 
 def test_a_change_of_the_file_or_of_what_it_imports_is_seen(project: Path) -> None:
@@ -169,6 +277,10 @@ TOML = {
     "table": ("[algorithm]\n", "unknown table in .*fedga.toml 'algorithm': did you mean 'algorithms'"),
     "syntax": ("[algorithms\n", r"fedga.toml is not valid TOML: .*line 1"),
     "no table": ("algorithms = 3\n", r"algorithms must be a table, such as \[algorithms\]"),
+    "no section": (
+        'focal = "focal.py:Focal"\n',
+        r"focal stands in no table: put it under \[algorithms\], ",
+    ),
     "number": ("[algorithms]\nfocal = 3\n", r"fedga.toml, line 2: focal must say where it is defined, as in focal = "),
     "no name": ('[algorithms]\nfocal = "focal.py"\n', "line 2: focal must say where it is defined"),
     "bad name": ('[algorithms]\n"a:b" = "focal.py:Focal"\n', "line 2: 'a:b' cannot be typed as a name"),
@@ -237,7 +349,7 @@ def test_mistakes_in_the_file_of_an_algorithm(mistake: str, project: Path) -> No
 
 def test_mistakes_of_other_parts(project: Path) -> None:
     (project / "parts" / "wide.py").write_text("wide = 3\n")
-    with pytest.raises(FedGAError, match=r"model wide .*is a int: name a class or function"):
+    with pytest.raises(FedGAError, match=r"model wide .*is an int: name a class or function"):
         build_model("wide", (2,), 2)
     for body, words in (
         ("1 / 0", r"data set our-data .* failed: line 2 of ours.py raised ZeroDivisionError"),
@@ -252,6 +364,10 @@ def test_mistakes_of_other_parts(project: Path) -> None:
         ("inputs[:3], labels", "has 3 samples and 4 labels: give each sample one label"),
         ("inputs, labels + 1", "has labels outside 0 to 1"),
         ("inputs / 0, labels", "samples that are not finite numbers"),
+        (
+            "np.zeros((4, 8, 8, 3), np.uint8), labels",
+            r"shape \(8, 8, 3\), with the channels last: put them first, as in pictures.transpose\(0, 3, 1, 2\)",
+        ),
     ):
         (project / "parts" / "ours.py").write_text(BY_HAND.replace("ARRAYS", arrays))
         with pytest.raises(FedGAError, match=f"the test split of data set our-data .*{words}"):

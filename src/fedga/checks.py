@@ -27,7 +27,9 @@ from fedga.simulation.engine import Engine
 from fedga.simulation.lanes import Lane, LaneState, in_engine_order
 from fedga.simulation.reference import Reference
 
-ROUNDS, CLASSES = 3, 4
+ROUNDS, CLASSES, BATCH_SIZE = 3, 4, 8
+SIZES = (31, 5, 17, 9, 22, 12)  # of the clients; the last batches have 7, 5, 1, 1, 6 and 4 samples
+SIZES_FOR_MODELS = (31, 5, 18, 10, 22, 12)  # none of 1: torch.nn.BatchNorm1d refuses it in the plain loop
 TOLERANCE = 1e-9  # in float64, where two ways to compute one number differ by some 1e-16
 _CPU = torch.device("cpu")
 
@@ -64,16 +66,24 @@ def check_model(model: str | type[nn.Module], input_shape: tuple[int, ...] = (1,
     name = model if isinstance(model, str) else f"{model.__module__}:{model.__qualname__}"
     fitting_model(name, input_shape, CLASSES)
     with _float64():
-        return _Trial(make_algorithm("fedavg"), f"model {name}", name, input_shape).train_everywhere()
+        trial = _Trial(make_algorithm("fedavg"), f"model {name}", name, input_shape, SIZES_FOR_MODELS)
+        return trial.train_everywhere()
 
 
 class _Trial:
     """Small runs of one algorithm and one network, the one that is checked and the other one of ours."""
 
-    def __init__(self, algorithm: Algorithm, name: str, model: str = "mlp", shape: tuple[int, ...] = (1, 8, 8)) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        name: str,
+        model: str = "mlp",
+        shape: tuple[int, ...] = (1, 8, 8),
+        sizes: Sequence[int] = SIZES,
+    ) -> None:
         self.name, self.model = name, model
         dataset = make_dataset(shape, CLASSES)
-        federation = make_federation(dataset, (31, 5, 17, 9, 22, 12))
+        federation = make_federation(dataset, sizes)
         self.data = DeviceData(dataset, _CPU, torch.float64)
         self.lane = self._lane(algorithm, federation)
         self.beside = [self._lane(algorithm, federation, seed=1), self._lane(make_algorithm("fedavg"), federation)]
@@ -127,7 +137,7 @@ class _Trial:
             clients=federation.num_clients,
             active=3,
             rounds=ROUNDS + 1,
-            batch_size=8,
+            batch_size=BATCH_SIZE,
             seed=seed,
             evaluate_every=100,
             diagnose_every=0,
@@ -143,6 +153,11 @@ class _Trial:
 
     def _same(self, found: LaneState, expected: LaneState, where: str) -> None:
         for key, value in expected.items():
+            if not (found[key].isfinite().all() and value.isfinite().all()):
+                raise FedGAError(
+                    f"{self.name}: {key.partition('.')[2] or key} is not finite any more {where}: look for a division "
+                    "by 0, or the root or logarithm of 0, in the loss, the penalty or correct"
+                )
             if not torch.allclose(found[key], value, rtol=0, atol=TOLERANCE):
                 raise FedGAError(
                     f"{self.name}: {key.partition('.')[2] or key} comes out differently {where}: let every function "

@@ -21,9 +21,20 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedGAError:
     unknown algorithm 'fedgaa': did you mean 'fedga'? (known: fedavg, fedga)
     """
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = [one for one in known if one.casefold() == name.casefold()]
+    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f": did you mean {near[0]!r}?" if near else ""
     return FedGAError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known)})")
+
+
+def a_or_an(found: object) -> str:
+    """The type of a value as a sentence says it.
+
+    >>> a_or_an(1), a_or_an(1.0)
+    ('an int', 'a float')
+    """
+    named = type(found).__name__
+    return f"a{'n' * (named[0].lower() in 'aeiou')} {named}"
 
 
 def needs_extra(package: str, extra: str, purpose: str) -> FedGAError:

@@ -6,21 +6,18 @@ names another. It has a table per kind of part, of names and where each is defin
     [algorithms]
     focal = "focal.py:Focal"     # a file, relative to fedga.toml, or "package.module:Class"
 
-Code of a part is run when the part is asked for, not before. Processes we start find the same project, wherever they
-run: its path is in their environment.
+Code of a part is run when the part is asked for, not before; metrics are asked for by everything that trains. A file
+that another user may have written is not read.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import importlib
 import importlib.util
 import os
 import re
-import sys
+import stat
 import tomllib
-import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,14 +27,13 @@ from types import ModuleType
 from typing import Any
 
 from fedga.errors import FedGAError, unknown_name
+from fedga.own_files import make_importable, run_file, source_digest
+from fedga.tracing import told
 
 FILE_NAME = "fedga.toml"
 VARIABLE = "FEDGA_PROJECT"
 KINDS = {"algorithms": "algorithm", "models": "model", "datasets": "data set", "metrics": "metric"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-_mirrored: str | None = None  # what we ourselves put into FEDGA_PROJECT, for the processes we start
-_modules: dict[Path, tuple[str, ModuleType]] = {}  # file -> digest of the code it was run with, and what came of it
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class Part:
     def load(self) -> Any:
         """What the reference names; whatever goes wrong in the user's file is one sentence with its line."""
         place, _, attribute = self.reference.rpartition(":")
-        module = _run_file(self.file) if self.folder and place.endswith(".py") else self._import(place)
+        module = run_file(self.file) if self.folder and place.endswith(".py") else self._import(place)
         found: Any = module
         for step in attribute.split("."):
             if not hasattr(found, step):
@@ -107,7 +103,7 @@ class Part:
 
     def _imported(self, action: Any) -> Any:
         if self.folder:
-            _make_importable(self.folder)
+            make_importable(self.folder)
         try:
             return action()
         except Exception as error:
@@ -133,6 +129,13 @@ def parts(kind: str, built_in: Collection[str] = (), *, installed: bool = True) 
     return found
 
 
+def unknown(kind: str, name: str, known: Collection[str]) -> FedGAError:
+    """The error for a name that no part of a kind has; where there is no project file, it says that too."""
+    error = unknown_name(KINDS[kind], name, known)
+    nowhere = f"; one of your own is not looked for: no {FILE_NAME} in {Path.cwd()} or above, and {VARIABLE} is not set"
+    return error if project_file() else FedGAError(f"{error}{nowhere}")
+
+
 def shadows(part: Part, built_in: str) -> FedGAError:
     """The error for a part of a project that is called like one of ours."""
     place = f"{(part.folder or Path()) / FILE_NAME}, line {part.line}"
@@ -140,23 +143,36 @@ def shadows(part: Part, built_in: str) -> FedGAError:
 
 
 def project_file(folder: Path | None = None) -> Path | None:
-    """The project file of a folder, or of the one we work in; its path goes into the environment of our children."""
-    global _mirrored
-    given = os.environ.get(VARIABLE)
-    if given and given != _mirrored:
+    """The project file of a folder, or of the one we work in: the nearest above, unless the environment names one."""
+    if given := os.environ.get(VARIABLE):
         path = Path(given).expanduser().resolve()
         path = path / FILE_NAME if path.is_dir() else path
         if not path.is_file():
             raise FedGAError(f"{VARIABLE} names {given}, where there is no {FILE_NAME}: correct it, or unset it")
         return path
     here = folder or Path.cwd()
-    found = next((folder / FILE_NAME for folder in (here, *here.parents) if (folder / FILE_NAME).is_file()), None)
-    if found is not None:
-        os.environ[VARIABLE] = str(found)
-    elif given:
-        del os.environ[VARIABLE]
-    _mirrored = None if found is None else str(found)
-    return found
+    if (here / FILE_NAME).is_file() and not _is_ours(here / FILE_NAME):
+        raise FedGAError(
+            f"{here / FILE_NAME} belongs to another user, or everybody may write it, and what it names would be run: "
+            f"set {VARIABLE} to it if you trust it"
+        )
+    return next((path for above in (here, *here.parents) if _is_ours(path := above / FILE_NAME)), None)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether there is such a file, and nobody but this user (or the administrator) can have written it."""
+    if not path.is_file():
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    status = path.stat()
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & stat.S_IWOTH
+
+
+def handed_down() -> dict[str, str]:
+    """The environment by which a process that we start finds the same project, wherever it works."""
+    path = project_file()
+    return {VARIABLE: str(path)} if path else {}
 
 
 @lru_cache
@@ -169,7 +185,9 @@ def _read(path: Path, _changed: int) -> Mapping[str, tuple[Part, ...]]:
         raise FedGAError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise FedGAError(f"{path} cannot be read: {error.strerror}") from None
-    for table in tables:
+    for table, content in tables.items():
+        if table not in KINDS and not isinstance(content, dict):
+            raise FedGAError(f"{path}: {table} stands in no table: put it under {_listed_tables()}")
         if table not in KINDS:
             raise unknown_name(f"table in {path}", table, KINDS)
     found: dict[str, tuple[Part, ...]] = dict.fromkeys(KINDS, ())
@@ -178,6 +196,11 @@ def _read(path: Path, _changed: int) -> Mapping[str, tuple[Part, ...]]:
             raise FedGAError(f'{path}: {kind} must be a table, such as [{kind}] and below it name = "file.py:Name"')
         found[kind] = tuple(_part(path, text, kind, name, reference) for name, reference in table.items())
     return found
+
+
+def _listed_tables() -> str:
+    *most, last = (f"[{kind}]" for kind in KINDS)
+    return f"{', '.join(most)} or {last}"
 
 
 def _part(path: Path, text: str, kind: str, name: str, reference: object) -> Part:
@@ -202,85 +225,3 @@ def _line(text: str, kind: str, name: str) -> int:
         if table == kind and re.match(rf"""\s*["']?{re.escape(name)}["']?\s*=""", line):
             return number
     return 1
-
-
-def _run_file(path: Path) -> ModuleType:
-    """The module of a file, run once for as long as it and what it imports from its folder stay as they are."""
-    digest = source_digest(path)
-    known = _modules.get(path)
-    if known and known[0] == digest:
-        return known[1]
-    _make_importable(path.parent)
-    _forget({source for source in _sources(path) if source != path})
-    name = f"fedga_own_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # a path that ends with .py
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    try:
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
-    except Exception as error:
-        del sys.modules[name]
-        raise FedGAError(f"{path} cannot be used: {told(error, path)}") from error
-    _modules[path] = digest, module
-    return module
-
-
-def _make_importable(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # last: a file of the user's must not hide a library
-
-
-def _forget(files: set[Path]) -> None:
-    """Let these be imported anew; they may have changed."""
-    for name, module in list(sys.modules.items()):
-        if (file := getattr(module, "__file__", None)) and Path(file) in files:
-            del sys.modules[name]
-
-
-def told(error: Exception, path: Path | None = None) -> str:
-    """An error of the user's own code, with the line of her file that it came from."""
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno} of {Path(error.filename or '').name} is not Python ({error.msg}): correct it"
-    words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    line = line_of(error, path)
-    hint = ": write @dataclass(frozen=True)" if "non-frozen dataclass" in words else ""
-    return f"{line} raised {words}{hint}" if line else words + hint
-
-
-def line_of(error: Exception, path: Path | None) -> str:
-    """The line of a file that an error came through last; empty where it never came there."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if path and Path(frame.filename) == path]
-    return f"line {frames[-1].lineno} of {frames[-1].filename.rpartition(os.sep)[2]}" if frames else ""
-
-
-def source_digest(path: Path) -> str:
-    """SHA-256 of a Python file and of the files in its folder that it imports, directly or not."""
-    digest = hashlib.sha256()
-    for source in sorted(_sources(path)):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def _sources(path: Path) -> set[Path]:
-    found, waiting = {path}, [path]
-    while waiting:
-        try:
-            tree = ast.parse(waiting.pop().read_bytes())
-        except (SyntaxError, ValueError):
-            continue  # told when it is run
-        for node in ast.walk(tree):
-            for name in _imported_names(node):
-                source = path.parent / f"{name}.py"
-                if source not in found and source.is_file():
-                    found.add(source)
-                    waiting.append(source)
-    return found
-
-
-def _imported_names(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name.partition(".")[0] for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [(node.module or alias.name).partition(".")[0] for alias in node.names]
-    return []

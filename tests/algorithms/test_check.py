@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedga.checks
-from fedga.algorithms import ALGORITHMS, Algorithm, Batch, Sent, make_algorithm
+from fedga.algorithms import ALGORITHMS, Algorithm, Batch, Sent, Server, Trained, make_algorithm
 from fedga.algorithms.check import check_hooks
+from fedga.calibration import ga_loss
 from fedga.checks import check_algorithm, check_model
 from fedga.errors import FedGAError
 from fedga.models import MODELS
@@ -89,6 +90,10 @@ LOSSES: dict[str, tuple[Callable[[Batch], Any], str]] = {
         lambda b: cross_entropy(b) * (cross_entropy(b) * b.mask).sum() / len(b.mask),
         "reads padding.*divide by batch.mask.sum",
     ),
+    "no sample left": (
+        lambda b: cross_entropy(b) - 0.1 * (cross_entropy(b) * b.mask).sum() / b.mask.sum(),
+        r"batch of padding alone.*divide by batch.mask.sum\(\).clamp\(min=1\)",
+    ),
     "item": (lambda b: cross_entropy(b) * b.logits.max().item(), r"takes a number out of a tensor.*line \d+ of test_"),
     "int": (lambda b: cross_entropy(b) * float(b.class_counts.sum()), "takes a number out of a tensor"),
     "if": (branches, "branches on the value of a tensor.*use torch.where"),
@@ -97,10 +102,10 @@ LOSSES: dict[str, tuple[Callable[[Batch], Any], str]] = {
     "unique": (lambda b: cross_entropy(b) * len(b.targets.unique()), "size depends on values"),
     "in place": (adds_up, r"writes into a tensor it made itself: write x = x \+ y"),
     "index put": (puts, "writes into a tensor it made itself: use torch.where or F.one_hot"),
-    "its input": (writes_into_its_input, "writes into what it was given"),
+    "its input": (writes_into_its_input, r"writes into what it was given: .*x = x \+ y \(line \d+ of test_check.py\)"),
     "numpy": (lambda b: cross_entropy(b) * len(b.targets.tolist()), "numbers of Python or NumPy"),
     "one_hot": (one_hot_without_classes, r"F.one_hot\(targets, logits.shape\[-1\]\)"),
-    "torch.rand": (lambda b: cross_entropy(b) * torch.rand(1), "at random"),
+    "torch.rand": (lambda b: cross_entropy(b) * torch.rand(1), r"at random.*\(line \d+ of test_check.py\)"),
     "dropout": (lambda b: F.cross_entropy(F.dropout(b.logits), b.targets, reduction="none"), "draws at random"),
     "numpy.random": (lambda b: cross_entropy(b) * random.random(), "something else every time"),
     "remembers": (counts_its_calls, "something else every time|other numbers when it is mapped"),
@@ -121,6 +126,15 @@ LOSSES: dict[str, tuple[Callable[[Batch], Any], str]] = {
         lambda b: cross_entropy(b) * b.received["weights"][b.targets],
         "reads 'weights', which it is not given: return it from broadcast, and declare it in downloads",
     ),
+    "mask of classes": (
+        lambda b: F.cross_entropy(b.logits[:, b.class_counts > 2], b.targets, reduction="none"),
+        r"indexes with a mask.*use torch.where \(line \d+ of test_check.py\)",
+    ),
+    "ten classes": (
+        lambda b: F.cross_entropy(b.logits - torch.ones(10), b.targets, reduction="none"),
+        r"size of tensor a \(4\).*the check has 4 classes, take their number from batch.logits.shape\[-1\]",
+    ),
+    "nan": (lambda b: cross_entropy(b) * float("nan"), "no finite numbers for any client: avoid 0/0"),
     "misspelt": (lambda b: b.logit, r"failed, line \d+ of test_check.py raised AttributeError.*no attribute 'logit'"),
 }
 
@@ -146,7 +160,33 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
         {"stacks": True, "local_loss": lambda self, b: F.log_softmax(b.logits, 0)[..., 0]},
         "reads padding|other values for a stack",
     ),
+    "stack of the first client's counts": (
+        {
+            "stacks": True,
+            "local_loss": lambda self, b: ga_loss(
+                b.logits, b.targets, b.class_counts[0] if b.logits.ndim == 3 else b.class_counts, reduction="none"
+            ),
+        },
+        "other values for a stack",
+    ),
+    "root of 0": (
+        {"penalty": lambda self, params, start: (params - start).square().sum().sqrt()},
+        "penalty has no finite gradient where params equal global_params",
+    ),
     "misspelt hook": ({"local_los": stacked_wrongly}, "has local_los, which nobody calls: did you mean local_loss"),
+    "foreign hook": (
+        {"aggregate": lambda self, updates: updates},
+        "has aggregate, which nobody calls: begin a helper with _; hooks are local_loss, penalty",
+    ),
+    "one upload without a comma": ({"uploads": SENT[0]}, r"uploads is a Sent and not a tuple: write \(Sent.* a comma"),
+    "kept without a name": (
+        {"report": lambda self, t: ({}, {"drift": t.steps})},
+        r"report keeps 'drift', which keeps does not declare: add Sent\(\"drift\", \"1\"\)",
+    ),
+    "upload of ten classes": (
+        {"report": lambda self, t: ({"share": t.class_counts / torch.ones(10)}, {}), "uploads": SENT},
+        r"the check has 4 .* from len\(trained.class_counts\)",
+    ),
     "size": ({"downloads": (Sent("share", "10"),)}, r'write Sent\("name", SIZE\)'),
     "undeclared download": (
         {"broadcast": lambda self, server: {"share": server.params[:4]}},
@@ -158,7 +198,7 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "download of no size": (
         {"broadcast": lambda self, server: {"share": server.params[:3]}, "downloads": SENT},
-        r"of shape \[3\] .*make it a float tensor of shape \[\], \[classes\] or \[parameters\]",
+        r"of shape \[3\] .*shape \[\], \[classes\] or \[parameters\].*the check has 4 .* from server.num_classes",
     ),
     "download that is not sent": ({"downloads": SENT}, "downloads declares 'share', which broadcast does not return"),
     "undeclared upload": (
@@ -188,7 +228,7 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
             "keeps": (Sent("memory", "parameters"),),
             "report": lambda self, trained: ({}, {}),
         },
-        "keeps declares 'memory', which what report keeps does not return",
+        "keeps declares 'memory', which report does not keep: keep it, or declare less",
     ),
     "state that nobody has": (
         {"correct": lambda self, gradient, kept, received: gradient - kept["memory"]},
@@ -210,21 +250,24 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "state that grows": (
         {
-            "server_state": lambda self, params, clients: {"seen": torch.zeros(1)},
+            "server_state": lambda self, params, clients, classes: {"seen": torch.zeros(1)},
             "update_server": lambda self, state, clients, reports, survey: {"seen": torch.zeros(2) + clients.sum()},
         },
         "update_server makes 'seen' of shape",
     ),
     "state that is dropped": (
         {
-            "server_state": lambda self, params, clients: {"seen": torch.zeros(1)},
+            "server_state": lambda self, params, clients, classes: {"seen": torch.zeros(1)},
             "update_server": lambda self, state, clients, reports, survey: {},
         },
         "update_server drops 'seen'",
     ),
-    "state of numbers": ({"server_state": lambda self, params, clients: {"seen": 0}}, "a dictionary of tensors"),
+    "state of numbers": (
+        {"server_state": lambda self, params, clients, classes: {"seen": 0}},
+        "a dictionary of tensors",
+    ),
     "state drawn at random": (
-        {"server_state": lambda self, params, clients: {"seen": torch.rand(clients)}},
+        {"server_state": lambda self, params, clients, classes: {"seen": torch.rand(clients)}},
         "server_state draws at random.*fedga.streams",
     ),
     "the same client twice": ({"select": lambda self, state, draws, active: draws[:active].long() * 0}, "different"),
@@ -276,7 +319,7 @@ class AllHooks(Algorithm):
         kept = {"before": trained.params, "rounds": trained.client_state["rounds"] + 1}
         return {"drift": (trained.params - trained.global_params).norm()}, kept
 
-    def server_state(self, params: Tensor, num_clients: int) -> dict[str, Tensor]:
+    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
         return {"drift": torch.ones(num_clients, dtype=params.dtype), "loss": torch.ones(1, dtype=params.dtype)}
 
     def broadcast(self, server: Any) -> dict[str, Tensor]:
@@ -357,7 +400,136 @@ def test_a_network_that_keeps_something_outside_its_buffers() -> None:
 class Switches(Algorithm):
     steps: int = 3
     fast: bool = False
-    free = 2.0
+    LARGEST = 100.0
+
+    def local_loss(self, batch: Batch) -> Tensor:
+        return cross_entropy(batch)
+
+
+@dataclass(frozen=True)
+class Helped(Switches):
+    """A public method that a hook calls is nobody's mistake."""
+
+    def local_loss(self, batch: Batch) -> Tensor:
+        return (lambda: self.sharper(batch))()
+
+    def sharper(self, batch: Batch) -> Tensor:
+        return 2 * cross_entropy(batch)
+
+
+def test_helpers_may_be_public() -> None:
+    assert make_algorithm(Helped).local_loss is not None
+
+
+def written_wrongly(**members: Any) -> type[Algorithm]:
+    return dataclass(frozen=True)(type("Mine", (Switches,), members))
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        (
+            {"beta": 2.0},
+            r"^beta of Mine has no type, .*: write beta: float = 2.0, or beta: ClassVar\[float\] = 2.0 for",
+        ),
+        ({"steps": 5}, r"^steps of Mine has no type, .*: write steps: int = 5"),
+        (
+            {"citation": "me", "__annotations__": {"citation": str}},
+            r"^citation of Mine is written as an option: write citation: ClassVar\[str\]",
+        ),
+        ({"uploads": SENT[0]}, r"^Mine: uploads is a Sent and not a tuple"),
+        ({"uploads": list(SENT)}, r"^Mine: uploads is a list and not a tuple: write \(Sent\(...\),\)$"),
+    ],
+)
+def test_mistakes_of_a_class(members: dict[str, Any], words: str) -> None:
+    with pytest.raises(FedGAError, match=words):
+        make_algorithm(written_wrongly(**members))
+
+
+def test_a_class_without_hooks_is_refused() -> None:
+    with pytest.raises(FedGAError, match=r"Mine has none of the hooks .*, and would train as fedavg does"):
+        make_algorithm(own())
+
+
+@dataclass(frozen=True)
+class Old(Algorithm):
+    def server_state(self, params: Tensor, num_clients: int) -> dict[str, Tensor]:  # type: ignore[override]
+        return {}
+
+
+@dataclass(frozen=True)
+class Assigns(Algorithm):
+    def local_loss(self, batch: Batch) -> Tensor:
+        self.seen = batch.logits  # type: ignore[misc]
+        return cross_entropy(batch)
+
+
+def test_signatures_and_assignments() -> None:
+    with pytest.raises(
+        FedGAError, match=r"server_state is called .*: write def server_state\(self, params, num_clients, n"
+    ):
+        check_hooks(Old())
+    with pytest.raises(
+        FedGAError, match=r"local_loss assigns to self.*client_state or server_state \(line \d+ of test_"
+    ):
+        check_hooks(Assigns())
+
+
+@dataclass(frozen=True)
+class RareClasses(Algorithm):
+    """Clients tell how many samples of each class they have; the server weights classes by what it has heard."""
+
+    downloads: ClassVar[tuple[Sent, ...]] = (Sent("class_weights", "classes", "how rare each class is overall"),)
+    uploads: ClassVar[tuple[Sent, ...]] = (Sent("class_counts", "classes", "its samples of every class"),)
+
+    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
+        return {"counts": params.new_ones(num_classes)}
+
+    def broadcast(self, server: Server) -> dict[str, Tensor]:
+        counts = server.state["counts"]
+        assert server.auxiliary is None
+        assert server.last_layer[1][0] == server.num_classes == len(counts)
+        return {"class_weights": counts.sum() / (server.num_classes * counts)}
+
+    def local_loss(self, batch: Batch) -> Tensor:
+        return batch.received["class_weights"][batch.targets] * cross_entropy(batch)
+
+    def report(self, trained: Trained) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return {"class_counts": trained.class_counts}, {}
+
+    def update_server(self, state: Any, clients: Tensor, reports: Any, survey: Tensor | None) -> dict[str, Tensor]:
+        return {"counts": state["counts"] + reports["class_counts"].sum(0)}
+
+
+def test_class_weights_from_reported_counts_train_alike_everywhere() -> None:
+    done = check_algorithm(RareClasses)
+    assert "Flower's messages give the same model" in done
+    assert "note: it trains exactly as fedavg does" not in done
+
+
+class Normed(nn.Module):
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, num_classes))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs)
+
+
+def test_a_network_with_batch_normalisation_passes() -> None:
+    assert check_model(Normed)[0] == "the engine gives the model of the plain loop"
+
+
+class Branching(Normed):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs) if inputs.sum() > 0 else self.layers(-inputs)
+
+
+def test_a_network_that_branches_is_told_its_line() -> None:
+    with pytest.raises(
+        FedGAError, match=r"it branches on the value .*: use torch.where instead \(line \d+ of test_check"
+    ):
+        check_model(Branching)
 
 
 def test_options_by_class_and_by_type() -> None:
@@ -367,7 +539,24 @@ def test_options_by_class_and_by_type() -> None:
     for options, words in (
         ({"steps": 2.5}, "option steps of Switches must be a whole number, not 2.5"),
         ({"fast": "perhaps"}, "option fast of Switches must be true or false"),
-        ({"free": 1}, "free of Switches is not an option: write it with its type, as in free: float = 1.0"),
+        ({"LARGEST": 1}, "unknown option of Switches 'LARGEST'"),
     ):
         with pytest.raises(FedGAError, match=words):
             make_algorithm(Switches, **options)
+
+
+def test_harmless_names_are_let_alone() -> None:
+    """An option, or a helper of the class's own, may be called nearly as a hook is."""
+
+    @dataclass(frozen=True)
+    class Weighted(Algorithm):
+        weight: float = 0.5
+
+        def local_loss(self, batch: Batch) -> Tensor:
+            return self._local_loss(batch) * self.weight
+
+        def _local_loss(self, batch: Batch) -> Tensor:
+            kept = (cross_entropy(batch) * batch.mask).sum() / batch.mask.sum().clamp(min=1)
+            return cross_entropy(batch) - 0.1 * kept
+
+    assert "Flower's messages give the same model" in check_algorithm(Weighted)

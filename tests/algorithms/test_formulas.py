@@ -124,7 +124,7 @@ def test_climb_dual_by_hand() -> None:
     """λ_k <- clip(λ_k + η (f_k - mean f - ε) / K, 0, 100) with η = 2, ε = 0.1, K = 4 and mean f = 1."""
     climb = make_algorithm("climb", epsilon=0.1, dual_rate=2.0)
     survey = torch.tensor([0.2, 1.0, 1.3, 1.5])
-    state = climb.server_state(torch.zeros(3), 4)
+    state = climb.server_state(torch.zeros(3), 4, 10)
     assert state["dual"].tolist() == [0, 0, 0, 0]
     state = climb.update_server(state, torch.tensor([0, 3]), {}, survey)
     torch.testing.assert_close(state["dual"], torch.tensor([0.0, 0.0, 0.1, 0.2]))
@@ -186,9 +186,11 @@ class Bent(nn.Module):
 def server_of(network: nn.Module, auxiliary: Tensor) -> Server:
     model = StackedModel(network)
     params, buffers = model.flatten(network)
-    return Server(
-        params, {}, lambda params, inputs: model.forward_one(params, buffers, inputs), model.last_layer(4), auxiliary
-    )
+
+    def forward(params: Tensor, inputs: Tensor) -> Tensor:
+        return model.forward_one(params, buffers, inputs)
+
+    return Server(params, {}, len(auxiliary), forward, model.last_layer, auxiliary)
 
 
 def slow_ratios(network: Any, auxiliary: Tensor) -> list[float]:
@@ -259,13 +261,8 @@ def test_fedrl_ratios_where_they_are_undefined_or_huge() -> None:
 
     def ratios(first: list[float], second: list[float]) -> list[float]:
         network = Made()
-        model = StackedModel(network)
-        params, buffers = model.flatten(network)
         auxiliary = torch.tensor([[first], [second]])
-        server = Server(
-            params, {}, lambda params, inputs: model.forward_one(params, buffers, inputs), (0, (2, 2)), auxiliary
-        )
-        found = class_ratios(server).tolist()
+        found = class_ratios(server_of(network, auxiliary)).tolist()
         assert found == pytest.approx(slow_ratios(network, auxiliary))
         return found
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
 import pytest
+from torch import Tensor
 
 from fedga import own
-from fedga.algorithms import ALGORITHMS, Algorithm, known_algorithms, make_algorithm
+from fedga.algorithms import ALGORITHMS, Algorithm, Batch, known_algorithms, make_algorithm
 from fedga.errors import FedGAError
 
 
@@ -50,6 +51,9 @@ def test_a_misspelt_variant_is_refused_when_the_algorithm_is_made() -> None:
 @dataclass(frozen=True)
 class Installed(Algorithm):
     gain: float = 2.0
+
+    def local_loss(self, batch: Batch) -> Tensor:
+        return self.gain * super().local_loss(batch)
 
 
 def test_an_installed_package_offers_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,8 @@ def test_what_is_written_passes_its_tests_and_runs() -> None:
     said = {kind: done(f"new {kind} my-{kind}").err for kind in KINDS}
     assert "pytest test_my_algorithm.py" in said["algorithm"]
     assert "fedga run --algorithm fedavg,my-algorithm" in said["algorithm"]
+    assert "fedga data show my-dataset --alpha 0.1 --clients 10" in said["dataset"]
+    done("data show my-dataset --alpha 0.1 --clients 10")
     passed = run_pytest()
     assert "4 passed" in passed
     assert "Flower's messages give the same model" in passed

@@ -195,6 +195,7 @@ def test_finished_runs_are_not_repeated(trained: list[tuple[str, int, int]]) -> 
     again = done(command)
     assert trained == []
     assert "2 runs on cpu, 2 of them finished already; results go to out" in again.err
+    assert "1 run on cpu, which has finished already; results" in done(command.replace("0-1", "0")).err
     assert again.out == first.out
     before = read_csv("out")
     done(f"run {SMALL} --algorithm fedga --seeds 0-2 --out out")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedga.errors import FedGAError
 from fedga.experiments.code import code_digest, own_code
 from fedga.flower import wire
 from fedga.flower.on_client import _check_code
+from tests.flower.loopback import Loopback
 from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine
 from tests.test_own import FOCAL
 
@@ -34,6 +36,83 @@ def test_it_trains_as_on_the_engine(project: Path) -> None:
     assert_equal_results(on_engine(specs, project / "engine"), project / "messages", specs)
     asked = [message for message, _ in grid.seen if message.metadata.message_type == wire.TRAIN]
     assert {message.content.config_records[wire.CONFIG]["code"] for message in asked} == {code_digest(own_code(specs))}
+
+
+RARE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedga.algorithms import Algorithm, Sent
+from fedga.algorithms.base import cross_entropy
+
+
+@dataclass(frozen=True)
+class Rare(Algorithm):
+    downloads: ClassVar = (Sent("class_weights", "classes", "how rare each class is overall"),)
+    uploads: ClassVar = (Sent("class_counts", "classes", "its samples of every class"),)
+
+    def server_state(self, params, num_clients, num_classes):
+        return {"counts": params.new_ones(num_classes)}
+
+    def broadcast(self, server):
+        counts = server.state["counts"]
+        return {"class_weights": counts.sum() / (server.num_classes * counts)}
+
+    def local_loss(self, batch):
+        return batch.received["class_weights"][batch.targets] * cross_entropy(batch.logits, batch.targets)
+
+    def report(self, trained):
+        return {"class_counts": trained.class_counts}, {}
+
+    def update_server(self, state, clients, reports, survey):
+        return {"counts": state["counts"] + reports["class_counts"].sum(0)}
+
+
+@dataclass(frozen=True)
+class Number(Algorithm):
+    uploads: ClassVar = (Sent("classes_held", "1", "how many classes it holds"),)
+
+    def report(self, trained):
+        return {"classes_held": (trained.class_counts > 0).sum().float()}, {}
+"""
+
+
+@pytest.fixture
+def counting(project: Path) -> Path:
+    (project / "rare.py").write_text(RARE)
+    (project / "fedga.toml").write_text('[algorithms]\nrare = "rare.py:Rare"\nnumber = "rare.py:Number"\n')
+    return project
+
+
+def crossed(grid: Loopback) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """What goes to a client and comes from it besides the model, of every message to train."""
+    pairs = [pair for pair in grid.seen if pair[0].metadata.message_type == wire.TRAIN]
+    records = [
+        (asked.content.array_records.get(wire.RECEIVED, {}), answered.content.array_records.get(wire.REPORT, {}))
+        for asked, answered in pairs
+    ]
+    return [
+        ({name: array.numpy() for name, array in down.items()}, {name: array.numpy() for name, array in up.items()})
+        for down, up in records
+    ]
+
+
+def test_class_counts_reach_the_server_where_a_report_has_them(counting: Path) -> None:
+    specs = [make_spec(algorithm="rare", rounds=3)]
+    found = crossed(by_messages(specs, counting / "messages"))
+    assert_equal_results(on_engine(specs, counting / "engine"), counting / "messages", specs)
+    assert {(*down, *up) for down, up in found} == {("class_weights", "class_counts")}
+    assert all(down["class_weights"].shape == up["class_counts"].shape == (10,) for down, up in found)
+    assert any((up["class_counts"] == 0).any() and up["class_counts"].sum() > 0 for _, up in found)
+    weights = [down["class_weights"] for down, _ in found]
+    assert weights[0].tolist() == [1.0] * 10
+    assert (weights[-1] != 1).any()
+
+
+def test_class_counts_stay_where_a_report_does_not_have_them(counting: Path) -> None:
+    found = crossed(by_messages([make_spec(algorithm="number")], counting / "messages"))
+    assert {(*down, *up) for down, up in found} == {("classes_held",)}
+    assert all(up["classes_held"].shape == () and 1 <= up["classes_held"] <= 10 for _, up in found)
 
 
 def test_a_site_without_the_code_says_what_to_install(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import html
 import io
 import json
@@ -21,18 +22,20 @@ from matplotlib.figure import Figure
 
 from fedga.cli.report import report
 from fedga.errors import FedGAError
+from fedga.experiments.archive import opened, write_archive
 from fedga.experiments.grid import build_sweep, parse_list, setting_name
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.report.documents import Cell, Picture, Section, Table
 from fedga.report.page import payload
 from fedga.report.page.build import results_section, write_page
+from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import draw_overview
 from fedga.report.page.repeat import repeat
 from fedga.report.page.story import at_chance, tell
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
-from fedga.report.page.tables import best_tables, cost_tables, results_table
+from fedga.report.page.tables import best_tables, results_table
 from fedga.report.style import algorithm_color
 from tests.report.page_stores import (
     HOSTILE,
@@ -345,6 +348,64 @@ def test_no_foreign_code_runs_to_count_parameters(tmp_path: Path) -> None:
     assert "extra up" not in table.headings
     assert "cannot be told here" in table.caption
     assert "antigravity" not in sys.modules
+
+
+OWN = """
+from dataclasses import dataclass
+from fedga.algorithms import Algorithm
+
+@dataclass(frozen=True)
+class Mine(Algorithm):
+    tau: float = 1.0
+
+    def local_loss(self, batch):
+        return self.tau * super().local_loss(batch)
+"""
+
+
+@pytest.fixture
+def own_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    """Runs of an algorithm of one's own, whose file is mine.py of the folder one is in."""
+    monkeypatch.setenv("FEDGA_PROJECT", "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN)
+    Path("fedga.toml").write_text('[algorithms]\nmine = "mine.py:Mine"\n')
+    specs = grid(dataset="digits", algorithm=["fedavg", "mine"], rounds=2)
+    return read_study(write_store(tmp_path / "runs", specs, looks=False))
+
+
+def test_code_of_ones_own_that_is_as_it_was_needs_no_note(own_study: Study) -> None:
+    [table] = cost_tables(own_study)
+    assert cells(table, "options") == ["–", "tau=1"]
+    assert not any(row[0].note for row in table.rows)
+    [code] = repeat(own_study).code
+    digest = hashlib.sha256(OWN.encode()).hexdigest()
+    assert code == f"algorithm mine (mine.py, SHA-256 {digest[:12]})"
+    write_archive(own_study.folder, Path("archive"))
+    with opened(Path("archive")) as restored:
+        assert repeat(read_study(restored)).code == (code,)
+    page = write_page(own_study.folder, Path("page.html")).read_text(encoding="utf-8")
+    assert f"number for number, with the code they need besides fedga as it was then, which is {code}:" in " ".join(
+        page.split()
+    )
+
+
+def test_code_of_ones_own_that_has_changed_is_said_to_have(own_study: Study) -> None:
+    Path("mine.py").write_text(OWN.replace("1.0", "7.0"))
+    [table] = cost_tables(own_study)
+    assert [row[0].note for row in table.rows] == [
+        "",
+        "mine.py has changed since: what it costs is told of today's code",
+    ]
+    assert repeat(own_study).code[0].endswith("), which has changed since")
+
+
+def test_code_of_ones_own_that_is_elsewhere_keeps_its_row(own_study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    [table] = cost_tables(own_study)
+    assert [(row[0].text, row[0].note[:20]) for row in table.rows] == [("FedAvg", ""), ("mine", "its code is not here")]
+    assert repeat(own_study).code[0].endswith("), which is not here")
 
 
 # What it takes to repeat it

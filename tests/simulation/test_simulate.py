@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedga import FedGAError, simulate
-from fedga.algorithms import Algorithm
+from fedga.algorithms import Algorithm, Sent, Server
 from fedga.data.federation import Dataset, Federation
 from tests.simulation.runs import make_uneven_federation
 
@@ -45,8 +46,8 @@ def test_own_module_and_own_algorithm_object(pictures: Dataset) -> None:
         ({"alpha": 0.1}, "alpha is part of the federation"),
         ({"clients": 3}, "clients is part of the federation"),
         ({"preset": "strong"}, "unknown setting 'preset'"),
-        ({"rounds": 0}, "--rounds must be"),
-        ({"active": 7}, "--active 7 is more than --clients 6"),
+        ({"rounds": 0}, "^rounds must be"),
+        ({"active": 7}, "^active 7 is more than clients 6"),
         ({"model": network(3)}, "one output per class"),
     ],
 )
@@ -73,3 +74,25 @@ def test_a_network_in_double_precision(pictures: Dataset) -> None:
     )
     assert result.model[1].weight.dtype == torch.float64
     assert len(result.rounds) == 2
+
+
+@dataclass(frozen=True)
+class Asks(Algorithm):
+    """Sends something, which may come from the output layer."""
+
+    output: bool = False
+
+    downloads: ClassVar[tuple[Sent, ...]] = (Sent("mean", "1"),)
+
+    def broadcast(self, server: Server) -> dict[str, Tensor]:
+        start = server.last_layer[0] if self.output else server.num_classes
+        return {"mean": server.params[start:].mean()}
+
+
+def test_only_an_algorithm_that_reads_the_output_layer_needs_one(pictures: Dataset) -> None:
+    convolution = nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten())
+    federation = make_uneven_federation(pictures)
+    assert not simulate(federation, convolution, Asks(), rounds=1, active=2).diverged
+    with pytest.raises(FedGAError, match=r"the model has no output layer with weights \[4, features\].*nn.Linear"):
+        simulate(federation, convolution, Asks(output=True), rounds=1, active=2)
+    assert not simulate(federation, network(4), Asks(output=True), rounds=1, active=2).diverged

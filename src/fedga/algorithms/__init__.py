@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 from fedga import own
 from fedga.algorithms.base import Algorithm, Batch, Sent, Server, Trained
 from fedga.algorithms.climb import CLIMB
+from fedga.algorithms.declared import check_declarations, check_options, check_overrides
 from fedga.algorithms.fedavg import FedAvg
 from fedga.algorithms.fedga import FedGA, FedGABatch
 from fedga.algorithms.fedntd import FedNTD
@@ -41,7 +41,6 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
-OPTION_TYPES = (float, int, str, bool)
 _PASSED: set[type[Algorithm]] = set()
 
 
@@ -62,26 +61,16 @@ def algorithm_class(name: str) -> type[Algorithm]:
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     if name not in mine:
-        raise unknown_name("algorithm", name, [*ALGORITHMS, *mine])
+        raise own.unknown("algorithms", name, [*ALGORITHMS, *mine])
     return as_algorithm(mine[name].load(), str(mine[name]))
 
 
 def as_algorithm(found: object, name: str) -> type[Algorithm]:
-    """What someone calls an algorithm, once it is one: a subclass of `Algorithm` whose options all have a default."""
+    """What someone calls an algorithm, once it is one: a subclass of `Algorithm` whose declarations make sense."""
     if not isinstance(found, type) or not issubclass(found, Algorithm):
         raise FedGAError(f"{name} is not an algorithm: make it a class that inherits from fedga.algorithms.Algorithm")
-    options = {field.name: field.default for field in fields(found)}
-    typed = {option for option, kind in inspect.get_annotations(found).items() if "ClassVar" not in str(kind)}
-    for option in sorted(typed - options.keys()):
-        raise FedGAError(f"{name} has {option}, which is no option: write @dataclass(frozen=True) above it")
-    for option, default in options.items():
-        if default is MISSING:
-            raise FedGAError(f"option {option} of {name} has no default: give it one, as in {option}: float = 1.0")
-        if type(default) not in OPTION_TYPES:
-            raise FedGAError(
-                f"option {option} of {name} is a {type(default).__name__}: make it a float, int, str or bool, which "
-                "can be typed on the command line"
-            )
+    check_options(found, name)
+    check_declarations(found, name)
     return found
 
 
@@ -92,6 +81,7 @@ def _checked(algorithm: Algorithm, name: str) -> Algorithm:
         from fedga.algorithms.check import check_hooks
 
         check_hooks(algorithm, name)
+        check_overrides(kind, name)
         _PASSED.add(kind)
     return algorithm
 
@@ -112,17 +102,13 @@ def make_algorithm(name: str | Algorithm | type[Algorithm], **options: Any) -> A
         called = getattr(name, "__name__", str(name))
         kind = as_algorithm(name, called)
     defaults = {field.name: field.default for field in fields(kind)}
-    given = {option: _option(called, kind, defaults, option, value) for option, value in options.items()}
+    given = {option: _option(called, defaults, option, value) for option, value in options.items()}
     return _checked(kind(**given), called)
 
 
-def _option(name: str, kind: type[Algorithm], defaults: dict[str, Any], option: str, value: Any) -> Any:
+def _option(name: str, defaults: dict[str, Any], option: str, value: Any) -> Any:
     """An option's value in the type of its default."""
     if option not in defaults:
-        if option in vars(kind):
-            raise FedGAError(
-                f"{option} of {name} is not an option: write it with its type, as in {option}: float = 1.0"
-            )
         if not defaults:
             raise FedGAError(f"algorithm {name} has no options, and {option!r} was given: leave it out")
         raise unknown_name(f"option of {name}", option, defaults)

@@ -45,9 +45,15 @@ class Server:
 
     params: Tensor  # [parameters]: the global model
     state: Tensors  # what the algorithm keeps on the server
+    num_classes: int
     forward: Callable[[Tensor, Tensor], Tensor]  # (params, inputs) -> logits, in evaluation mode
-    last_layer: tuple[int, tuple[int, int]]  # offset in `params` and shape [classes, features] of the output weights
+    find_last_layer: Callable[[int], tuple[int, tuple[int, int]]]  # from the number of classes to `last_layer`
     auxiliary: Tensor | None = None  # [classes, samples, ...]: inputs the server holds, if `auxiliary_samples`
+
+    @property
+    def last_layer(self) -> tuple[int, tuple[int, int]]:
+        """Offset in `params` and shape ``[classes, features]`` of the output weights; an error where there are none."""
+        return self.find_last_layer(self.num_classes)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class Trained:
     received: Tensors
     steps: Tensor  # []: local steps taken
     lr: Tensor  # []: local learning rate of this round
+    class_counts: Tensor  # [classes]: the client's samples of every class; they leave it only in what `report` returns
 
 
 @dataclass(frozen=True)
@@ -117,8 +124,8 @@ class Algorithm:
 
     # --- on the server -------------------------------------------------------------------------------------------
 
-    def server_state(self, params: Tensor, num_clients: int) -> dict[str, Tensor]:
-        """What the server keeps between rounds, before the first one."""
+    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
+        """What the server keeps between rounds, before the first one. ``params`` gives shape and device."""
         return {}
 
     def select(self, state: Tensors, draws: Tensor, active: int) -> Tensor:

@@ -6,7 +6,6 @@ trains with the algorithm in every way there is.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch, Sent, Server, Tensors, Trained
+from fedga.algorithms.base import Algorithm, Batch, Server, Tensors, Trained
+from fedga.algorithms.declared import check_declarations
 from fedga.algorithms.hooks import Hooks, close, shown
+from fedga.errors import a_or_an
 
 # All different, so that no wrong shape looks like a right one.
 SAMPLES, REAL, CLASSES, FEATURES, CLIENTS, ACTIVE, LANES = 8, 6, 4, 6, 5, 3, 2
@@ -46,9 +47,7 @@ class _Round:
 
         targets = torch.arange(ACTIVE * SAMPLES).reshape(ACTIVE, SAMPLES) % (CLASSES - 1) + 1
         mask = (torch.arange(SAMPLES) < REAL).double().expand(ACTIVE, SAMPLES)
-        counts = (
-            torch.tensor([[0.0, 9.0, 4.0, 1.0]] * ACTIVE, dtype=torch.float64) * torch.arange(1.0, 1 + ACTIVE)[:, None]
-        )
+        counts = torch.tensor([[0.0, 9.0, 4.0, 1.0], [0.0, 2.0, 8.0, 5.0], [0.0, 1.0, 3.0, 7.0]], dtype=torch.float64)
         logits, teacher = normal(2, ACTIVE, SAMPLES, CLASSES)
         held = normal(CLASSES, max(1, algorithm.auxiliary_samples), FEATURES)
         return cls(normal(LANES, PARAMETERS), logits, teacher, targets, mask, counts, held)
@@ -68,35 +67,11 @@ class _Checker:
 
     # --- the server before the round ---------------------------------------------------------------------------------
 
-    def declared(self) -> None:
-        """What is declared makes sense in itself."""
-        algorithm = self.algorithm
-        hooks = [name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")]
-        for method in vars(type(algorithm)):
-            near = difflib.get_close_matches(method, hooks, n=1, cutoff=0.8)
-            if near and method not in vars(Algorithm):
-                raise self.hooks.wrong(f"has {method}, which nobody calls: did you mean {near[0]}?")
-        for what in ("downloads", "uploads", "keeps"):
-            for sent in getattr(algorithm, what):
-                if not isinstance(sent, Sent) or sent.size not in SIZES:
-                    raise self.hooks.wrong(
-                        f'{what} holds {sent!r}: write Sent("name", SIZE) with SIZE "1", "classes" or "parameters"'
-                    )
-        surveyed = any(sent.name == "survey" for sent in algorithm.uploads)
-        if algorithm.surveys and not surveyed:
-            raise self.hooks.wrong(
-                'surveys every client, and uploads does not say so: add Sent("survey", "1", "what it tells")'
-            )
-        if surveyed and not algorithm.surveys:
-            raise self.hooks.wrong(
-                'declares an upload "survey", and surveys is not True: set it, or call the upload otherwise'
-            )
-
     def server(self) -> tuple[Tensors, Tensors]:
         """``server_state``, ``select`` and ``broadcast``; returns the state, and what a client receives."""
         algorithm, params = self.algorithm, self.made.params[0]
         state = self.hooks.tensors(
-            "server_state", self.hooks.call("server_state", lambda: algorithm.server_state(params, CLIENTS))
+            "server_state", self.hooks.call("server_state", lambda: algorithm.server_state(params, CLIENTS, CLASSES))
         )
         draws = torch.linspace(0.9, 0.1, CLIENTS, dtype=torch.float64)
         chosen = self.hooks.mapped("select", lambda state, draws: algorithm.select(state, draws, ACTIVE), state, draws)
@@ -127,11 +102,10 @@ class _Checker:
             if not close(again[:REAL], losses[:REAL]):
                 raise self.hooks.wrong(
                     "local_loss reads padding: the loss of a sample changes with rows whose batch.mask is 0; multiply "
-                    "by batch.mask before you add over the batch, and divide by batch.mask.sum(), not by its length"
+                    "by batch.mask before you add over the batch, and divide by batch.mask.sum().clamp(min=1), not by "
+                    "its length"
                 )
-        self._gradient(batch, "", "avoid dividing by, or taking the log of, batch.class_counts where they are 0")
-        hint = "use F.log_softmax or F.cross_entropy instead of the log of a softmax"
-        self._gradient(replace(batch, logits=batch.logits.sign() * EXTREME), f" with logits of ±{EXTREME:g}", hint)
+        self._check_finite(batch)
         self._stacked(received)
 
     def _per_sample(self, hook: str, function: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
@@ -151,7 +125,7 @@ class _Checker:
     def _shaped_per_sample(self, hook: str, values: Any) -> Tensor:
         shape = tuple(values.shape) if isinstance(values, Tensor) else None
         if shape is None:
-            raise self.hooks.wrong(f"{hook} gave a {type(values).__name__}: return a tensor with one number per sample")
+            raise self.hooks.wrong(f"{hook} gave {a_or_an(values)}: return a tensor with one number per sample")
         if shape == ():
             raise self.hooks.wrong(
                 f'{hook} gave one number for the whole batch: return one per sample (reduction="none")'
@@ -164,8 +138,27 @@ class _Checker:
             )
         return values
 
-    def _gradient(self, batch: Batch, when: str, hint: str) -> None:
-        """Of the real samples' loss, in float32 as in training."""
+    def _check_finite(self, batch: Batch) -> None:
+        if not self._is_finite(batch):
+            if not self._is_finite(replace(batch, class_counts=batch.class_counts.clamp(min=1))):
+                raise self.hooks.wrong("local_loss gives no finite numbers for any client: avoid 0/0, log(0) and nan")
+            raise self.hooks.wrong(
+                "local_loss gives no finite numbers for a client that lacks a class: avoid dividing by, or taking the "
+                "log of, batch.class_counts where they are 0"
+            )
+        if not self._is_finite(replace(batch, mask=torch.zeros_like(batch.mask))):
+            raise self.hooks.wrong(
+                "local_loss gives no finite numbers for a batch of padding alone, which a client gets that has no more "
+                "samples: divide by batch.mask.sum().clamp(min=1)"
+            )
+        if not self._is_finite(replace(batch, logits=batch.logits.sign() * EXTREME)):
+            raise self.hooks.wrong(
+                f"local_loss gives no finite numbers with logits of ±{EXTREME:g}: use F.log_softmax or F.cross_entropy "
+                "instead of the log of a softmax"
+            )
+
+    def _is_finite(self, batch: Batch) -> bool:
+        """Of the real samples, loss and gradient, in float32 as in training."""
         logits = batch.logits.float().requires_grad_()
         teacher = None if batch.global_logits is None else batch.global_logits.float()
         received = {name: value.float() for name, value in batch.received.items()}
@@ -174,8 +167,7 @@ class _Checker:
         if not losses.requires_grad:
             raise self.hooks.wrong("local_loss does not depend on batch.logits: leave out detach, argmax and no_grad")
         (gradient,) = torch.autograd.grad(losses.mean(), logits)
-        if not losses.isfinite().all() or not gradient.isfinite().all():
-            raise self.hooks.wrong(f"local_loss gives no finite numbers{when} for a client that lacks a class: {hint}")
+        return bool(losses.isfinite().all() and gradient.isfinite().all())
 
     def _stacked(self, received: Tensors) -> None:
         """A class that says so takes the batches of many clients at once."""
@@ -213,23 +205,33 @@ class _Checker:
                 "take only shape and device from them, as with torch.zeros_like(params)"
             )
         if type(algorithm).penalty is not Algorithm.penalty:
-            penalty = self.hooks.mapped("penalty", algorithm.penalty, params, start)
-            if penalty.shape != ():
-                raise self.hooks.wrong(f"penalty gave shape {list(penalty.shape)}: return one number, as with .sum()")
+            self._penalty(params, start)
         gradient = self.hooks.mapped("correct", algorithm.correct, params, state, received)
         if gradient.shape != (PARAMETERS,):
             raise self.hooks.wrong(
                 f"correct gave shape {list(gradient.shape)}: return a gradient as long as the one it is given"
             )
         steps, lr = torch.tensor(3.0, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64)
-        given = (params, start, state, received, steps, lr)
+        given = (params, start, state, received, steps, lr, self.made.class_counts[0])
         answer = self.hooks.mapped("report", lambda *given: algorithm.report(Trained(*given)), *given)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise self.hooks.wrong("report must return two dictionaries: what is sent, and what the client keeps")
         reported, kept = answer
         self.hooks.as_declared("report", "uploads", tuple(s for s in algorithm.uploads if s.name != "survey"), reported)
-        self.hooks.as_declared("what report keeps", "keeps", algorithm.keeps, kept)
+        self.hooks.as_declared("report", "keeps", algorithm.keeps, kept, does="keep")
         return reported
+
+    def _penalty(self, params: Tensor, start: Tensor) -> None:
+        penalty = self.hooks.mapped("penalty", self.algorithm.penalty, params, start)
+        if penalty.shape != ():
+            raise self.hooks.wrong(f"penalty gave shape {list(penalty.shape)}: return one number, as with .sum()")
+        at_the_start = start.clone().requires_grad_()
+        value = self.hooks.call("penalty", lambda: self.algorithm.penalty(at_the_start, start))
+        if value.requires_grad and not torch.autograd.grad(value, at_the_start)[0].isfinite().all():
+            raise self.hooks.wrong(
+                "penalty has no finite gradient where params equal global_params, as they do at first: a root of 0 has "
+                "none, so square it, or add a little below the root"
+            )
 
     # --- the server after the round ----------------------------------------------------------------------------------
 
@@ -269,8 +271,9 @@ def check_hooks(algorithm: Algorithm, name: str = "") -> None:
     >>> from fedga.algorithms import make_algorithm
     >>> check_hooks(make_algorithm("fedga"))
     """
-    checker = _Checker(algorithm, name or type(algorithm).__name__)
-    checker.declared()
+    name = name or type(algorithm).__name__
+    check_declarations(type(algorithm), f"algorithm {name}")
+    checker = _Checker(algorithm, name)
     state, received = checker.server()
     checker.loss(received)
     reported = checker.client(received)
@@ -284,4 +287,4 @@ def _server(params: Tensor, state: Tensors, auxiliary: Tensor | None = None) -> 
         weights, bias = params[: CLASSES * FEATURES].view(CLASSES, FEATURES), params[CLASSES * FEATURES :]
         return inputs.flatten(1) @ weights.T + bias
 
-    return Server(params, state, forward, (0, (CLASSES, FEATURES)), auxiliary)
+    return Server(params, state, CLASSES, forward, lambda classes: (0, (classes, FEATURES)), auxiliary)

@@ -28,7 +28,7 @@ class CLIMB(Algorithm):
     surveys: ClassVar[bool] = True
     uploads: ClassVar[tuple[Sent, ...]] = (Sent("survey", "1", "every client's loss on its own data"),)
 
-    def server_state(self, params: Tensor, num_clients: int) -> dict[str, Tensor]:
+    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
         return {"dual": torch.zeros(num_clients, device=params.device)}
 
     def weights(self, state: Tensors, clients: Tensor, shares: Tensor) -> Tensor:

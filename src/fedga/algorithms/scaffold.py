@@ -27,7 +27,7 @@ class SCAFFOLD(Algorithm):
     def client_state(self, params: Tensor) -> dict[str, Tensor]:
         return {"control": torch.zeros_like(params)}
 
-    def server_state(self, params: Tensor, num_clients: int) -> dict[str, Tensor]:
+    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
         return {
             "control": torch.zeros_like(params),
             "num_clients": torch.tensor(float(num_clients), device=params.device),

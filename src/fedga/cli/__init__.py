@@ -16,7 +16,6 @@ from typer.main import get_command
 from fedga.cli.console import fail
 from fedga.cli.usage import UsageError, usage_sentence
 from fedga.errors import FedGAError
-from fedga.own import project_file
 from fedga.version import __version__
 
 app = typer.Typer(
@@ -137,7 +136,6 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 def _invoke(arguments: list[str]) -> int:
     _refuse_repeated(arguments)
     _refuse_empty(arguments)
-    project_file()  # leaves its path for the processes we start, which may work in another folder
     program = _program()
     try:
         with program.make_context("fedga", arguments) as context:

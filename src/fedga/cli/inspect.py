@@ -176,10 +176,13 @@ def algorithms(
     input_shape = tuple(int(side) for side in re.findall(r"\d+", shape))
     number = int(Number(whole=True, least=2).parse("--classes", classes) or 0)
     parameters = sum(p.numel() for p in fitting_model(model, input_shape, number).parameters())
+    rows = algorithms_rows(parameters, number)
+    for row in rows:
+        if row["error"]:
+            say(row["error"])
     if format == "table":
         out.print(algorithms_table(model, parameters, number, width=out.width))
         return
-    rows = algorithms_rows(parameters, number)
     if format == "json":
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return

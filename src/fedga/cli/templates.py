@@ -48,7 +48,8 @@ class {title}(Algorithm):
         # Change this line. Use torch alone, and torch.where instead of if: it is mapped over all clients at once.
         return F.cross_entropy(batch.logits, batch.targets, reduction="none", label_smoothing=self.smoothing)
 
-    # Other hooks there are, none of them needed; fedga/algorithms/base.py says what each is given and returns.
+    # Other hooks there are, none of them needed; `python -m pydoc fedga.algorithms.Algorithm` says what each
+    # is given and returns.
     #   on a client   penalty, correct, client_state, report, survey
     #   on the server server_state, select, broadcast, weights, update_server
     # What broadcast sends is declared in downloads, what report sends in uploads, what a client keeps in keeps:
@@ -133,7 +134,7 @@ def test_{module}():
     assert make_federation(load(None), clients=5, seed=0, alpha=0.5).num_clients == 5
 """,
     "load",
-    ("fedga data show {name} --alpha 0.1", "fedga run --dataset {name}"),
+    ("fedga data show {name} --alpha 0.1 --clients 10", "fedga run --dataset {name} --clients 10"),
 )
 
 METRIC = Template(

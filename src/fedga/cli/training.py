@@ -141,7 +141,7 @@ def train(
         if provenance:
             err.print(settings_table(provenance, width=err.width))
         finished = sum(run.finished for run in runs)
-        already = f", {finished} of them finished already" if finished else ""
+        already = f", {'which has' if len(specs) == 1 else f'{finished} of them'} finished already" if finished else ""
         where = f"Flower, {prepared.device}" if program.on_flower else str(prepared.device)
         say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {where}{already}; results go to {folder}")
         for hint in preparation.hints(specs):

@@ -20,9 +20,10 @@ from fedga.data.federation import Dataset
 from fedga.data.files import Progress, optional
 from fedga.data.folders import image_folder
 from fedga.data.hub import download as download_source
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, a_or_an, unknown_name
 
 _TABLES = (".csv", ".parquet")
+_CHANNELS = (1, 3)  # of a picture: grey, or colours
 
 
 def load_dataset(
@@ -63,7 +64,7 @@ def load_dataset(
         return _load_path(path, options)
     if path.suffix.lower() in (*_TABLES, ".npz") or {os.sep, "/"} & set(name):
         raise FedGAError(f"{name} does not exist: check the path, or name one of {', '.join(sorted(SOURCES))}")
-    raise unknown_name("data set", name, [*SOURCES, *(part.name for part in mine.values())])
+    raise own.unknown("datasets", name, [*SOURCES, *(part.name for part in mine.values())])
 
 
 def is_here(name: str, data_dir: Path | str | None = None) -> bool:
@@ -190,7 +191,7 @@ def _load_own(part: own.Part, data_dir: Path | str | None) -> Dataset:
     chosen = data_dir if data_dir is not None else os.environ.get("FEDGA_DATA") or None
     load = part.load()
     if not callable(load):
-        raise FedGAError(f"{part} is a {type(load).__name__}: name a function that returns a fedga.data.Dataset")
+        raise FedGAError(f"{part} is {a_or_an(load)}: name a function that returns a fedga.data.Dataset")
     dataset = part.call(load, None if chosen is None else Path(chosen).expanduser())
     if not isinstance(dataset, Dataset):
         raise FedGAError(f"{part} returned {type(dataset).__name__}: its function must return a fedga.data.Dataset")
@@ -211,5 +212,10 @@ def _check_arrays(what: str, dataset: Dataset, split: str) -> None:
         raise FedGAError(f"{what} has {len(inputs)} samples and {len(targets)} labels: give each sample one label")
     if targets.min() < 0 or targets.max() >= dataset.num_classes:
         raise FedGAError(f"{what} has labels outside 0 to {dataset.num_classes - 1}, its classes: number them from 0")
+    if inputs.ndim == 4 and inputs.shape[3] in _CHANNELS and inputs.shape[1] not in _CHANNELS:
+        raise FedGAError(
+            f"{what} has pictures of shape {inputs.shape[1:]}, with the channels last: put them first, as in "
+            "pictures.transpose(0, 3, 1, 2)"
+        )
     if not np.isfinite(inputs).all():
         raise FedGAError(f"{what} has samples that are not finite numbers: leave them out, or fill them in")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedga.errors import FedGAError, needs_extra
-from fedga.experiments import own_metrics
+from fedga.experiments import code, own_metrics
 from fedga.experiments.database import FILE_NAME, IDENTITY, explained, open_for_reading, open_for_writing, transaction
 from fedga.experiments.records import METRICS
 
@@ -29,6 +29,7 @@ _TABLES: dict[str, tuple[str, ...]] = {
     "own_metrics": ("run", "round", "name", "value"),
     "client_rounds": ("run", "round", "arrays"),
     "partitions": ("key", "arrays"),
+    "own_code": ("part", "digest", "origin"),
 }
 _MEASURED = (*METRICS, "value")
 
@@ -61,7 +62,8 @@ def _copy_beside(source: Path, target: Path) -> list[Path]:
 def _read(connection: sqlite3.Connection, table: str) -> Any:
     import pyarrow as pa
 
-    names = _TABLES[table]
+    there = [column for _, column, *_ in connection.execute(f"PRAGMA table_info({table})")]
+    names = [name for name in _TABLES[table] if name in there]
     connection.create_function("rounded", 1, _rounded, deterministic=True)
     cells = [f"rounded({name})" if name in _MEASURED else name for name in names]
     order = {"metrics": "run, round", "own_metrics": "run, round, name"}.get(table, "rowid")
@@ -112,6 +114,7 @@ def restore(archive: Path, folder: Path) -> None:
     with closing(open_for_writing(folder)) as connection, transaction(connection):
         connection.execute("CREATE TABLE IF NOT EXISTS partitions (key TEXT PRIMARY KEY, arrays BLOB NOT NULL)")
         own_metrics.make_table(connection)
+        code.make_table(connection)
         for table in _TABLES:
             path = archive / f"{table}.parquet"
             if path.exists():
@@ -127,6 +130,8 @@ def _load(parquet: Any, path: Path) -> Any:
 
 
 def _insert(connection: sqlite3.Connection, table: str, content: Any) -> None:
+    if not content.num_rows:  # nor columns: those without a value are left out
+        return
     names = [name for name in content.column_names if name in _TABLES[table]]
     columns = (content.column(name).to_pylist() for name in names)
     rows = zip(

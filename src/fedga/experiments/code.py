@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 
+from fedga.errors import FedGAError
+from fedga.experiments.database import explained, open_for_reading
 from fedga.experiments.records import METRICS
 from fedga.experiments.spec import RunSpec
-from fedga.own import Part, parts
+from fedga.own import KINDS, Part, parts
 
 
 def own_code(specs: Iterable[RunSpec], *, measured: bool = False) -> dict[Part, str]:
@@ -27,3 +33,52 @@ def code_digest(code: Mapping[Part, str]) -> str:
     """One digest of them all, equal wherever they are; empty where there are none."""
     content = sorted(f"{part.kind}/{part.name}/{digest}" for part, digest in code.items())
     return hashlib.sha256("\n".join(content).encode()).hexdigest() if content else ""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Code of the user's own as a folder's runs were made with it."""
+
+    kind: str  # a key of `fedga.own.KINDS`
+    name: str
+    digest: str
+    origin: str  # the file or module it was in
+
+    def __str__(self) -> str:
+        return f"{KINDS[self.kind]} {self.name} ({self.origin or 'own code'}, SHA-256 {self.digest[:12]})"
+
+    @property
+    def fate(self) -> str:
+        """What has become of it since; empty where it is here as it was."""
+        try:
+            part = parts(self.kind).get(self.name)
+            if part is None:
+                return "is not here"
+            return "" if part.digest() == self.digest else "has changed since"
+        except FedGAError:  # a project file that is damaged, or names files that are gone
+            return "is not here"
+
+
+def make_table(connection: sqlite3.Connection) -> None:
+    """Where own code is noted; files of the first version did not note where it was."""
+    connection.execute("CREATE TABLE IF NOT EXISTS own_code (part TEXT PRIMARY KEY, digest TEXT NOT NULL)")
+    if "origin" not in {column for _, column, *_ in connection.execute("PRAGMA table_info(own_code)")}:
+        connection.execute("ALTER TABLE own_code ADD COLUMN origin TEXT NOT NULL DEFAULT ''")
+
+
+def enter_code(connection: sqlite3.Connection, part: Part, digest: str) -> str:
+    """Note the code that runs are made with, inside the caller's transaction; returns the digest noted first."""
+    key = f"{part.kind}/{part.name}"
+    make_table(connection)
+    connection.execute("INSERT OR IGNORE INTO own_code VALUES (?, ?, ?)", (key, digest, part.origin))
+    (before,) = connection.execute("SELECT digest FROM own_code WHERE part = ?", (key,)).fetchone()
+    return str(before)
+
+
+def stored_code(folder: Path) -> list[Stored]:
+    """The code of the user's own that the runs of a folder were made with."""
+    with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'own_code'").fetchone() is None:
+            return []
+        rows = [(*key.split("/", 1), *more) for key, *more in connection.execute("SELECT * FROM own_code")]
+    return [Stored(kind, name, digest, *origin or [""]) for kind, name, digest, *origin in rows]

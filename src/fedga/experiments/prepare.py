@@ -18,9 +18,10 @@ from fedga.data.files import Progress
 from fedga.errors import FedGAError
 from fedga.experiments.records import Partition
 from fedga.experiments.spec import RunSpec
-from fedga.models import build_model
+from fedga.models import build_model, own_model
 from fedga.simulation.lanes import Lane
 from fedga.simulation.metrics import own_metrics
+from fedga.simulation.stacked import StackedModel
 
 Made = TypeVar("Made")
 CLIENTS_KEPT = 1000  # of a partition, for a report's heat map
@@ -139,9 +140,11 @@ class Preparation:
         return Lane(spec, self.federation(spec), algorithm, model, self.metrics)
 
     def _check_model(self, spec: RunSpec) -> None:
-        """Refuse a network that does not fit the data now, not in the middle of a sweep."""
+        """Refuse a network that does not fit the data, or the engine, now, not in the middle of a sweep."""
         dataset = self.dataset(spec)
-        fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
+        network = fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
+        if own_model(spec.model):
+            StackedModel(network).check(dataset.input_shape)
 
 
 def _never_measured(dataset: Dataset, name: str) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedga.errors import FedGAError
-from fedga.experiments.code import own_code
+from fedga.experiments.code import enter_code, own_code
 from fedga.experiments.database import IDENTITY
 from fedga.experiments.records import Run
 from fedga.experiments.results import read_runs
@@ -72,14 +72,8 @@ def _check_data(folder: Path, spec: RunSpec, before: str, now: str) -> None:
 
 def _check_code(connection: sqlite3.Connection, folder: Path, specs: Sequence[RunSpec]) -> None:
     """Refuse code of the user's own that is not the one this folder's runs were made with."""
-    digests = own_code(specs, measured=True)
-    if digests:
-        connection.execute("CREATE TABLE IF NOT EXISTS own_code (part TEXT PRIMARY KEY, digest TEXT NOT NULL)")
-    for part, digest in digests.items():
-        key = f"{part.kind}/{part.name}"
-        connection.execute("INSERT OR IGNORE INTO own_code VALUES (?, ?)", (key, digest))
-        (before,) = connection.execute("SELECT digest FROM own_code WHERE part = ?", (key,)).fetchone()
-        if before != digest:
+    for part, digest in own_code(specs, measured=True).items():
+        if enter_code(connection, part, digest) != digest:
             raise FedGAError(
                 f"{part.origin} has changed since the runs in {str(folder)!r} were made with it: give another --out, "
                 "or bring the old code back"

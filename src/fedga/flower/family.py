@@ -22,6 +22,7 @@ from typing import IO
 
 from fedga.errors import FedGAError, needs_extra
 from fedga.flower import guard
+from fedga.own import handed_down
 
 LOOPBACK = "127.0.0.1"
 _QUIET = {
@@ -46,7 +47,7 @@ class Family:
         """The environment of every member: ours, without telemetry, update checks and installations."""
         # Left alone, Ray joins whatever cluster was last started here; one that is to be joined is named.
         inherited = {"RAY_ADDRESS": "local", **os.environ}
-        own = {**_QUIET, "FLWR_HOME": str(self.home), guard.VARIABLE: self.mark}
+        own = {**_QUIET, **handed_down(), "FLWR_HOME": str(self.home), guard.VARIABLE: self.mark}
         own["PATH"] = os.pathsep.join([str(_programs()), inherited.get("PATH", os.defpath)])
         for name in ("NO_PROXY", "no_proxy"):
             own[name] = ",".join(filter(None, (inherited.get(name), LOOPBACK, "localhost")))

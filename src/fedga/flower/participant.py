@@ -91,7 +91,7 @@ class Participant:
             buffers=buffers[None],
             plan=plan,
             samples=places[plan.positions],
-            class_counts=self.holding.class_counts.to(params.dtype)[None],
+            class_counts=self.holding.class_counts.float()[None],
             pixels=Pixels(self.holding.pixels.scale[None], self.holding.pixels.shift[None]),
             dropout_keys=schedule.client_keys([spec.seed], "dropout", round_number, who)[0],
             lr=one(rate),

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedga import own, streams
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, a_or_an
 from fedga.models.lenet import LeNet
 from fedga.models.mlp import MLP
 from fedga.models.resnet import ResNet20
@@ -44,13 +44,13 @@ def _find(name: str) -> ModelBuilder:
     if part is not None:
         return _builder(part.load(), str(part))
     if name not in MODELS:
-        raise unknown_name("model", name, [*MODELS, *own_models(), "package.module:Class"])
+        raise own.unknown("models", name, [*MODELS, *own_models(), "package.module:Class"])
     return MODELS[name]
 
 
 def _builder(found: Any, name: str) -> ModelBuilder:
     if not callable(found):
-        raise FedGAError(f"{name} is a {type(found).__name__}: name a class or function that makes a model")
+        raise FedGAError(f"{name} is {a_or_an(found)}: name a class or function that makes a model")
     return found
 
 
@@ -76,5 +76,5 @@ def build_model(
                 raise FedGAError(f"model {name} has no normalisation layers: leave --norm out") from error
             raise
     if not isinstance(model, nn.Module):
-        raise FedGAError(f"model {name} gave a {type(model).__name__}, not a torch.nn.Module")
+        raise FedGAError(f"model {name} gave {a_or_an(model)}, not a torch.nn.Module")
     return model

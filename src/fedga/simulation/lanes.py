@@ -160,7 +160,9 @@ def server_state(lane: Lane, model: StackedModel) -> LaneState:
         state |= {"averaged_params": params, "averaged_buffers": buffers}
     optimizer = ServerOptimizer.create(lane.spec.server, params.new_zeros(1, 1), params[None])
     state |= {"server_first": optimizer.first[0], "server_second": optimizer.second[0]}
-    for name, value in lane.algorithm.server_state(params, lane.federation.num_clients).items():
+    federation = lane.federation
+    first = lane.algorithm.server_state(params, federation.num_clients, federation.dataset.num_classes)
+    for name, value in first.items():
         state[f"server.{name}"] = value
     return state
 

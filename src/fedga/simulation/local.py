@@ -202,6 +202,7 @@ def _reports(slots: Slots, params: Tensor) -> tuple[list[dict[str, Tensor]], lis
                 segment.received,
                 slots.plan.steps[part].float(),
                 slots.lr[part],
+                slots.class_counts[part],
             )
         reports.append(report)
         states.append(state)

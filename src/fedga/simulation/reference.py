@@ -32,7 +32,7 @@ class Reference:
         params = self._vector(self.model)
         rate = SERVER_RATES[self.spec.server] if self.spec.server_rate is None else self.spec.server_rate
         self.optimizer = ServerOptimizer.create(self.spec.server, torch.full((1, 1), rate), params[None])
-        self.state: Tensors = self.algorithm.server_state(params, self.federation.num_clients)
+        self.state: Tensors = self.algorithm.server_state(params, self.federation.num_clients, data.dataset.num_classes)
         self.kept = {k: self.algorithm.client_state(params) for k in range(self.federation.num_clients)}
 
     def _vector(self, model: nn.Module) -> Tensor:
@@ -108,9 +108,8 @@ class Reference:
                 clip_grad_norm_(local.parameters(), spec.clip)
             optimizer.step()
             steps += 1
-        trained = Trained(
-            self._vector(local), start, self.kept[k], received, torch.tensor(float(steps)), torch.tensor(lr)
-        )
+        taken, rate = torch.tensor(float(steps)), torch.tensor(lr)
+        trained = Trained(self._vector(local), start, self.kept[k], received, taken, rate, counts)
         report, self.kept[k] = algorithm.report(trained)
         return local, report
 
@@ -134,18 +133,18 @@ class Reference:
         return torch.stack(values)
 
     def _broadcast(self, params: Tensor) -> dict[str, Tensor]:
-        stacked, classes = StackedModel(self.model), self.data.dataset.num_classes
-        auxiliary, last_layer = None, (0, (0, 0))
+        stacked, auxiliary = StackedModel(self.model), None
         if self.algorithm.auxiliary_samples:
             places = auxiliary_samples(self.data.dataset, self.spec.seed, self.algorithm.auxiliary_samples)
             auxiliary = torch.stack([self._samples(row.tolist())[0] for row in places])
-            last_layer = stacked.last_layer(classes)
         _, buffers = stacked.flatten(self.model)
 
         def forward(params: Tensor, inputs: Tensor) -> Tensor:
             return stacked.forward_one(params, buffers, inputs)
 
-        return self.algorithm.broadcast(Server(params, self.state, forward, last_layer, auxiliary))
+        classes = self.data.dataset.num_classes
+        server = Server(params, self.state, classes, forward, stacked.last_layer, auxiliary)
+        return self.algorithm.broadcast(server)
 
 
 def _floats(model: nn.Module) -> list[Tensor]:

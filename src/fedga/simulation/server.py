@@ -82,23 +82,24 @@ class ServerSide:
     def _broadcast(self, segment: Segment) -> dict[str, Tensor]:
         if not overrides(segment.algorithm, "broadcast"):
             return {}
-        last_layer = (
-            self.model.last_layer(self.data.dataset.num_classes) if segment.auxiliary is not None else (0, (0, 0))
-        )
+        classes, find = self.data.dataset.num_classes, self.model.last_layer
 
-        def one(params: Tensor, buffers: Tensor, state: dict[str, Tensor], auxiliary: Tensor) -> dict[str, Tensor]:
+        def one(
+            params: Tensor, buffers: Tensor, state: dict[str, Tensor], auxiliary: Tensor | None
+        ) -> dict[str, Tensor]:
             def forward(params: Tensor, inputs: Tensor) -> Tensor:
                 return self.model.forward_one(params, buffers, inputs)
 
-            return segment.algorithm.broadcast(Server(params, state, forward, last_layer, auxiliary))
+            return segment.algorithm.broadcast(Server(params, state, classes, forward, find, auxiliary))
 
         params, buffers = self.stack.params[segment.lanes], self.stack.buffers[segment.lanes]
-        auxiliary = params.new_zeros(len(params), 0)
+        auxiliary = None
         if segment.auxiliary is not None:
             stored = self.data.gather(segment.auxiliary)  # [lanes, classes, samples, ...]
             pixels = Pixels(self.pixels.scale[segment.lanes], self.pixels.shift[segment.lanes])
             auxiliary = pixels.apply(stored.flatten(1, 2)).view(stored.shape)
-        return vmap(one)(params, buffers, segment.state, auxiliary)
+        axes = (0, 0, 0, None if auxiliary is None else 0)
+        return vmap(one, in_dims=axes)(params, buffers, segment.state, auxiliary)
 
     def weights(self, clients: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Shares by sample count (or equal), and the algorithms' weights made from them: ``[lanes, active]`` each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from fedga.models import ModelBuilder, build_model
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine
 from fedga.simulation.lanes import Lane
-from fedga.simulation.metrics import Metric
+from fedga.simulation.metrics import Metric, own_metrics
 from fedga.simulation.server import LaneRound
 
 
@@ -48,7 +49,7 @@ def simulate(
     ``model`` is a name, a callable ``(input_shape, num_classes) -> nn.Module``, or a module to start from; ``settings``
     are the flags of ``fedga run`` by their names (``rounds=100, lr=0.1, active=10, server="momentum", seed=0``).
     ``metrics`` are functions of your own, by the names of their columns: each is given an `Evaluation` and returns one
-    number per model.
+    number per model. Those that your ``fedga.toml`` names are measured too.
 
     >>> from fedga.data import load_dataset, make_federation
     >>> federation = make_federation(load_dataset("digits"), clients=10, seed=0, alpha=0.5)
@@ -62,28 +63,36 @@ def simulate(
         raise FedGAError(f"client {empty} of the federation has no samples: leave it out")
     dataset = federation.dataset
     written = algorithm if isinstance(algorithm, str) else "fedavg"
-    spec = RunSpec(
-        dataset=dataset.name,
-        algorithm=written,
-        model=model if isinstance(model, str) else "own",
-        partition="iid",  # the federation is given: how it came about does not matter here
-        clients=federation.num_clients,
-        **{"active": min(10, federation.num_clients)} | settings,
-    )
+    try:
+        spec = RunSpec(
+            dataset=dataset.name,
+            algorithm=written,
+            model=model if isinstance(model, str) else "own",
+            partition="iid",  # the federation is given: how it came about does not matter here
+            clients=federation.num_clients,
+            **{"active": min(10, federation.num_clients)} | settings,
+        )
+    except FedGAError as error:  # which speaks of flags
+        raise FedGAError(re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), str(error))) from None
     if isinstance(algorithm, str):
         algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
     else:
         algorithm = make_algorithm(algorithm)
+    if not isinstance(model, str | nn.Module) and not callable(model):
+        raise FedGAError(f"model must be a name, a torch.nn.Module or a function that makes one, not {model!r}")
     if isinstance(model, nn.Module):
         network = copy.deepcopy(model)
     else:
         network = build_model(model, dataset.input_shape, dataset.num_classes, norm=spec.norm, seed=spec.seed)
     _check_outputs(network, dataset)
-    where = torch.device(device)
+    try:
+        where = torch.device(device)
+    except RuntimeError:
+        raise FedGAError(f"{device!r} is not a device: give 'cpu', 'cuda' or 'cuda:1'") from None
     if where.type == "cuda" and not torch.cuda.is_available():
         raise FedGAError(f"device {device} was asked for and PyTorch finds no CUDA device here: use device='cpu'")
     engine = Engine(
-        [Lane(spec, federation, algorithm, network, dict(metrics or {}))],
+        [Lane(spec, federation, algorithm, network, own_metrics() | dict(metrics or {}))],
         DeviceData(dataset, where, next(network.parameters()).dtype),
     )
     rows: list[dict[str, float]] = []

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.conv import _ConvNd
 
+from fedga.algorithms.mapping import why_not_mapped
 from fedga.errors import FedGAError
 from fedga.simulation.accelerated import StackedConv2d
 from fedga.simulation.layers import KeyedDropout, depends_on_context, prepare_for_padding
@@ -103,10 +106,16 @@ class StackedModel:
                     "the model draws random numbers outside torch.nn.Dropout layers, so that a run would depend on "
                     "what ran before it: use nn.Dropout (or 1d, 2d, 3d) for them"
                 ) from error
-            reason = str(error).splitlines()[0]
-            raise FedGAError(
-                f"the model cannot be run for several clients at once by torch.func.vmap: {reason}"
-            ) from error
+            told = str(error).splitlines()[0].rstrip(".")
+            unknown = f"fails in torch.func.vmap ({told}): write it with torch alone"
+            reason = why_not_mapped(error, self._files()) or unknown
+            raise FedGAError(f"the model cannot be run for several clients at once, it {reason}") from error
+
+    def _files(self) -> list[Path]:
+        """Where the classes of its layers are written, but for PyTorch's own."""
+        homes = {type(module).__module__ for module in self._module.modules()}
+        found = [getattr(sys.modules.get(home), "__file__", None) for home in homes if not home.startswith("torch.")]
+        return [Path(file) for file in found if file]
 
     def saved_bytes(self, input_shape: tuple[int, ...]) -> int:
         """Bytes of activations that the backward pass of one more sample needs."""

@@ -15,13 +15,14 @@ from fedga.experiments.database import FILE_NAME
 from fedga.files import write_whole
 from fedga.report.documents import Cell, Picture, Section, Table
 from fedga.report.general import general_pictures
+from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
 from fedga.report.page.payload import pack
 from fedga.report.page.repeat import repeat
 from fedga.report.page.story import plural, tell
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
-from fedga.report.page.tables import best_tables, cost_tables, partitions_table, results_table
+from fedga.report.page.tables import best_tables, partitions_table, results_table
 from fedga.report.page.template import environment
 from fedga.report.words import listed
 from fedga.report.writers import marks_of

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedga.errors import FedGAError
+from fedga.experiments.code import stored_code
 from fedga.experiments.grid import build_sweep, parse_list
 from fedga.experiments.paper import EXPERIMENTS, Scope, all_runs, asked
 from fedga.experiments.spec import SETTINGS, SITES, RunSpec
@@ -37,19 +38,28 @@ _LONGEST = 90  # letters of a setting's reasons
 
 @dataclass(frozen=True)
 class Repeat:
-    """Tables of settings and data, versions by name, and commands; ``strays`` are runs that no command covers."""
+    """Tables of settings and data, versions by name, and commands; ``strays`` are runs that no command covers.
+
+    ``code`` is what of the user's own the runs were made with, in words.
+    """
 
     settings: Table
     data: Table
     versions: Mapping[str, str]
     commands: tuple[str, ...]
     strays: int
+    code: tuple[str, ...]
 
 
 def repeat(study: Study) -> Repeat:
     specs = [run.spec for run in study.runs]
     commands, strays = _commands(study, specs)
-    return Repeat(_settings_table(study, specs), _data_table(study), _versions(), tuple(commands), strays)
+    settings, data = _settings_table(study, specs), _data_table(study)
+    return Repeat(settings, data, _versions(), tuple(commands), strays, _code(study))
+
+
+def _code(study: Study) -> tuple[str, ...]:
+    return tuple(f"{one}, which {one.fate}" if one.fate else str(one) for one in stored_code(study.folder))
 
 
 def _versions() -> dict[str, str]:

@@ -1,29 +1,16 @@
-"""The tables of a page: results, who holds what, and what algorithms cost."""
+"""The tables of a page: results, and who holds what."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fedga.algorithms import Algorithm, algorithm_class
-from fedga.data.catalog import find_source
-from fedga.errors import FedGAError
-from fedga.experiments.spec import RunSpec
-from fedga.models import MODELS, build_model
-from fedga.report.costs import algorithms_rows, human_bytes
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.page.story import Found, absent_words, decide, findings, is_baseline, plus_minus
 from fedga.report.page.study import Cohort, Member, Place, Study
-from fedga.report.series import setting_text
-from fedga.report.style import base_name, display_name
 from fedga.report.summary import Metric, Row, number_text, summary_metrics
-
-_FLOAT = 4
-_OPTIONAL = ("a client keeps", "the server needs", "options")  # columns of costs that may be left out
 
 
 @dataclass(frozen=True)
@@ -182,130 +169,3 @@ def partitions_table(study: Study) -> Table | None:
     headings = ("data set", "α", "partition", "clients", "classes a client holds", "fewest to most", "in largest class")
     caption = "In largest class: the share of all samples that belong to the most frequent class of their client."
     return Table("partitions", "How skewed the clients are", headings, tuple(rows), caption)
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network that runs trained: its name, what it was for, and its size where that can be known."""
-
-    model: str
-    datasets: tuple[str, ...]
-    parameters: int | None
-    classes: int
-
-
-def networks(study: Study) -> list[Network]:
-    """The networks of a study, each once; those of equal size and classes cost the same."""
-    found: dict[tuple[str, int | None, int], list[str]] = {}
-    shapes: dict[tuple[str, str, str], tuple[int | None, int]] = {}
-    for run in study.runs:
-        key = (run.spec.model, run.spec.norm, run.spec.dataset)
-        if key not in shapes:
-            shapes[key] = _size(study, run.spec)
-            found.setdefault((run.spec.model, *shapes[key]), []).append(study.labels[run.spec.dataset])
-    return [
-        Network(model, tuple(dict.fromkeys(datasets)), parameters, classes)
-        for (model, parameters, classes), datasets in found.items()
-    ]
-
-
-def _size(study: Study, spec: RunSpec) -> tuple[int | None, int]:
-    """Parameters and classes. Only our own networks are built: a results file must not choose what code runs here."""
-    classes = study.classes(spec.dataset) or 0
-    shape = _input_shape(study.folder, spec)
-    if spec.model not in MODELS or shape is None or not classes:
-        return None, classes
-    try:
-        model = build_model(spec.model, shape, classes, norm=spec.norm)
-    except Exception:  # a shape that this network was never made for: the page does without the number
-        return None, classes
-    return sum(p.numel() for p in model.parameters()), classes
-
-
-def _input_shape(folder: Path, spec: RunSpec) -> tuple[int, ...] | None:
-    source = find_source(spec.dataset)
-    return source.shape if source is not None else _saved_shape(folder, spec.dataset)
-
-
-def _saved_shape(folder: Path, dataset: str) -> tuple[int, ...] | None:
-    """The shape of a sample as a saved model of the folder describes it."""
-    from safetensors import SafetensorError, safe_open
-
-    for path in sorted((folder / "models").glob("*.safetensors")):
-        try:
-            with safe_open(path, "pt") as file:
-                described = file.metadata() or {}
-            if RunSpec.from_json(described["spec"]).dataset == dataset:
-                return tuple(int(side) for side in json.loads(described["input_shape"]))
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError):
-            continue
-    return None
-
-
-def cost_tables(study: Study) -> list[Table]:
-    """What each algorithm of the study adds to FedAvg, once per size of network."""
-    ran = {base_name(run.spec.algorithm) for run in study.runs}
-    known = {name: kind for name in ran if (kind := _class_of(name))}
-    tables = []
-    for number, network in enumerate(networks(study)):
-        sized = network.parameters is not None
-        rows = algorithms_rows(network.parameters or 0, network.classes, known)
-        columns: dict[str, list[str]] = {"algorithm": [display_name(row["algorithm"]) for row in rows]}
-        if sized:
-            columns |= {"extra up": [_up(row) for row in rows], "extra down": [_down(row) for row in rows]}
-        columns |= {
-            "extra forward passes": [row["extra_forward_passes"] for row in rows],
-            "the server learns": [row["server_learns"] for row in rows],
-            "a client keeps": [_kept(row, sized) for row in rows],
-            "the server needs": [_needed(row) for row in rows],
-            "options": [_options(row) for row in rows],
-            "from": [row["citation"] for row in rows],
-        }
-        shown = {heading: cells for heading, cells in columns.items() if any(cells) or heading not in _OPTIONAL}
-        cells = [[Cell(text or NOTHING) for text in texts] for texts in shown.values()]
-        title = f"{network.model} on {', '.join(network.datasets)}"
-        name = f"costs-{number}" if number else "costs"
-        tables.append(Table(name, title, tuple(shown), tuple(zip(*cells, strict=True)), _cost_caption(network)))
-    return tables
-
-
-def _class_of(name: str) -> type[Algorithm] | None:
-    """None for an algorithm of somebody's own whose code is not here, or cannot be used: the page does without it."""
-    try:
-        return algorithm_class(name)
-    except FedGAError:
-        return None
-
-
-def _cost_caption(network: Network) -> str:
-    beyond = "Per client and round, beyond what FedAvg sends: the model, once down and once up"
-    if network.parameters is None:
-        return f"{beyond}. How large this network is cannot be told here, so bytes are left out."
-    size = human_bytes(_FLOAT * network.parameters)
-    return f"{beyond} ({network.parameters:,} parameters, {size}). A dash is nothing."
-
-
-def _up(row: Mapping[str, Any]) -> str:
-    survey = row["survey_up_bytes"]
-    own = human_bytes(row["extra_up_bytes"] - survey)
-    return "; ".join(part for part in (own, f"{human_bytes(survey)} from every client" if survey else "") if part)
-
-
-def _down(row: Mapping[str, Any]) -> str:
-    survey = row["survey_down_bytes"]
-    asked = f"{human_bytes(survey)} to each client not active" if survey else ""
-    return "; ".join(part for part in (human_bytes(row["extra_down_bytes"]), asked) if part)
-
-
-def _kept(row: Mapping[str, Any], sized: bool) -> str:
-    size = f" ({human_bytes(row['client_keeps_bytes'])})" if sized and row["client_keeps"] else ""
-    return row["client_keeps"] + size
-
-
-def _needed(row: Mapping[str, Any]) -> str:
-    number = row["server_samples_per_class"]
-    return f"{number} samples of each class" if number else ""
-
-
-def _options(row: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={setting_text(value)}" for name, value in row["options"].items())
