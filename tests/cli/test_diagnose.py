@@ -81,6 +81,18 @@ def test_class_counts_in_every_form(predictions: Path, form: str) -> None:
     assert [row["bound_high"] for row in printed["classes"]] == pytest.approx([0.1, 10, 100])
 
 
+def test_class_counts_that_name_something_twice(predictions: Path) -> None:
+    counts = "nevus=1,keratosis=2,melanoma=3"
+    assert "names 'nevus' twice" in refused(f"diagnose {predictions} --class-counts {counts},nevus=5")
+    rows = [["class", "count"], ["nevus", 1], ["keratosis", 2], ["melanoma", 3], ["nevus", 5]]
+    write_csv(Path("counts.csv"), rows)
+    assert "counts.csv names 'nevus' twice" in refused(f"diagnose {predictions} --class-counts counts.csv")
+    write_csv(Path("counts.csv"), [["site", " class", " count"], *(["site 1", *row] for row in rows[1:])])
+    assert "counts.csv at site 1 names 'nevus' twice" in refused(f"diagnose {predictions} --class-counts counts.csv")
+    Path("counts.json").write_text('{"nevus": 1, "keratosis": 2, "melanoma": 3, "nevus": 5}', encoding="utf-8")
+    assert "counts.json names 'nevus' twice" in refused(f"diagnose {predictions} --class-counts counts.json")
+
+
 def test_logits_and_columns() -> None:
     shifted = write_npz(Path("some.npz"), made_up(500))
     arrays = dict(np.load(shifted))
@@ -96,6 +108,7 @@ def test_bad_options(predictions: Path) -> None:
     assert "unknown format 'jsn'" in refused(f"diagnose {predictions} --format jsn")
     assert "--fail-above must be" in refused(f"diagnose {predictions} --fail-above 0.5")
     assert "to which --dataset means nothing" in refused(f"diagnose {predictions} --dataset digits")
+    assert "to which --device means nothing" in refused(f"diagnose {predictions} --device foo")
     assert "is neither a .csv or .json file nor a list" in refused(f"diagnose {predictions} --class-counts 3,4")
     assert "counts.json does not exist" in refused(f"diagnose {predictions} --class-counts counts.json")
     assert "leave out 'melanoma'" in refused(f"diagnose {predictions} --class-counts nevus=3,keratosis=1")

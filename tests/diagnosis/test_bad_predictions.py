@@ -6,11 +6,12 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from fedga.diagnosis import diagnose
+from fedga.diagnosis import csv_blocks, diagnose
 from fedga.diagnosis.columns import Options
 from fedga.diagnosis.predictions import read_predictions
 from fedga.errors import FedGAError
@@ -33,7 +34,9 @@ def refused(path: Path, options: Options | None = None) -> str:
     [
         (GOOD + "cat,0.9,0.8\n", "probabilities in row 3 of"),
         (GOOD + "cat,0.9,0.8\n", "sum to 1.7, not to 1: pass --logits"),
-        (GOOD + "cat,90,10\n", "sum to 100, not to 1: divide percentages by 100"),
+        (GOOD + "cat,90,10\n", "row 3 of"),
+        (GOOD + "cat,90,10\n", "sum to 100, so these are per cent: divide them by 100"),
+        ("label,p_ill\n1,90\n0,10\n", "divide per cent by 100"),
         (GOOD + "cat,1.5,-0.5\n", "row 3 of"),
         (GOOD + "cat,1.5,-0.5\n", "class 'dog' the probability -0.5"),
         (GOOD + "cat,nan,0.5\n", "has no number for class 'cat' (nan): fill it in"),
@@ -53,7 +56,15 @@ def refused(path: Path, options: Options | None = None) -> str:
         ("", "is empty"),
         ("\n\n", "has a header and no rows"),
         ("label,cat,cat\ncat,0.9,0.1\n", "has several columns named 'cat'"),
-        ("label,p_a,p_a \na,0.9,0.1\n", "has two classes called 'a'"),
+        ("label,p_a,p_a \na,0.9,0.1\n", "has several columns named 'p_a'"),
+        ("label,p_a,prob_a\na,0.9,0.1\n", "has label 'a', which is no class"),
+        (GOOD.replace("\n", "\r"), "ends its lines with carriage returns alone"),
+        (GOOD + f"{'9' * 5000},0.5,0.5\n", "has label '99999999"),
+        (GOOD + f"{'9' * 5000},0.5,0.5\n", "...', which is no class"),
+        (GOOD + 'cat,0.9,"0.1\ncat,0.9,0.1\n', "a quotation mark in row 3 of"),
+        (GOOD + 'cat,0.9,"0.1\ncat,0.9,0.1\n', "is not closed: close or remove it"),
+        ('label,"cat,dog\ncat,0.9,0.1\n', "a quotation mark in the header of"),
+        (GOOD + f'cat,"{"x" * 200_000}",0.5\n', "is not a CSV file, or is damaged (field larger than"),
         ("label,score\nill,0.9\nhealthy,0.1\n", "call the one column of probabilities after the class it means"),
         ("label,p_ill\nill,0.9\nhealthy,0.1\ndead,0.3\n", "has label 'dead'"),
         ("label,p_ill\n1,1.9\n0,0.1\n", "gives class 'ill' the probability 1.9"),
@@ -83,6 +94,36 @@ def test_a_wrong_row_far_down_is_found(tmp_path: Path) -> None:
         complaint = refused(path)
         assert "row 200,001 of" in complaint
         assert said in complaint
+
+
+def test_a_stray_quotation_mark_costs_no_more_than_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_blocks, "BLOCK", 1000)
+    counted = []
+    monkeypatch.setattr(csv_blocks, "_open_quote", lambda block: counted.append(len(block)) or 5)
+    path = tmp_path / "some.csv"
+    path.write_text(GOOD + 'cat,0.9,"0.1\n' + "cat,0.9,0.1\n" * 80_000, encoding="utf-8")
+    assert "is not closed" in refused(path)
+    assert sum(counted) < 100_000  # no line is looked at again for each that follows
+
+
+def test_a_quotation_that_never_ends_is_not_followed_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_blocks, "BLOCK", 1000)
+    monkeypatch.setattr(csv_blocks, "_LONGEST_QUOTE", 5000)
+    path = tmp_path / "some.csv"
+    rows = "cat,0.9,0.1\n" * 10_000
+    path.write_text(f'label,cat,dog\n{rows}cat,"0.9,0.1\n{rows}cat,0.9",0.1\n', encoding="utf-8")
+    assert "a quotation mark in row 10,001 of" in refused(path)
+
+
+@pytest.mark.parametrize("kind", [arrow.list_(arrow.int64()), arrow.struct([("a", arrow.int64())])])
+@pytest.mark.parametrize("name", ["label", "site"])
+def test_parquet_columns_of_lists(tmp_path: Path, name: str, kind: arrow.DataType) -> None:
+    columns = {"label": arrow.array(["a", "b"]), "site": arrow.array(["x", "y"]), "a": [0.5, 0.5], "b": [0.5, 0.5]}
+    columns[name] = arrow.array([[1], [2]] if arrow.types.is_list(kind) else [{"a": 1}, {"a": 2}], kind)
+    parquet.write_table(arrow.table(columns), path := tmp_path / "some.parquet")
+    assert f"column {name!r} of {path} has values of type" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +258,9 @@ def test_too_many_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ([3, 2, 1], "counts for 2, which is no class"),
         ({"a": {"cat": 3, "dog": 1}}, "site 'b' has predictions and no class counts"),
         ({"a": {"cat": 3, "dog": 1}, "b": 4}, "the class counts at b are 4"),
+        ({"cat": 3, "dog": 1, "0": 7}, "name 'cat' twice"),
+        ({"a": {"cat": 3, "dog": 1}, "b": {"cat": 3, "dog": 1}, "a ": {"cat": 3, "dog": 1}}, "names 'a' twice"),
+        ({"a": {"cat": 3, "dog": 1}, "b": {"cat": 3, "dog": 1}, None: {"cat": 3, "dog": 1}}, "without a name"),
     ],
 )
 def test_class_counts(counts: object, said: str) -> None:
@@ -233,3 +277,17 @@ def test_arrays_in_memory() -> None:
         diagnose([[0.9, 0.1], [0.2]], [0, 1])
     with pytest.raises(FedGAError, match="probs has type"):
         diagnose([["a", "b"]], [0])
+    with pytest.raises(FedGAError, match="probs does not hold numbers alone"):
+        diagnose([["a", None], [0.5, 0.5]], [0, 1])
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT, ""])
+def test_what_is_missing_in_memory(missing: object) -> None:
+    probs = [[0.9, 0.1], [0.2, 0.8], [0.2, 0.8]]
+    with pytest.raises(FedGAError, match="row 2 of probs names no site"):
+        diagnose(probs, [0, 1, 1], ["None", missing, "b"])
+    with pytest.raises(FedGAError, match="row 2 of probs has no label"):
+        diagnose(probs, ["a", missing, "None"], None, ["a", "None"])
+    if not isinstance(missing, str):
+        with pytest.raises(FedGAError, match="row 2 of probs has no number for class '1'"):
+            diagnose(np.array([[0.9, 0.1], [0.2, missing], [0.2, 0.8]], dtype=object), [0, 1, 1])

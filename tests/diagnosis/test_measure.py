@@ -57,17 +57,57 @@ def test_more_sites_than_there_was_room_for_first() -> None:
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_intervals_hold_the_true_value_as_often_as_they_say(hard: bool) -> None:
+@pytest.mark.parametrize(
+    ("missed", "false_alarm", "ill", "healthy"),
+    [
+        (0.4, [0.1], 60, 300),
+        (0.95, [0.001], 60, 300),
+        (0.95, [0.0005], 60, 300),  # most often, nothing is mistaken for it
+        (0.999, [0.0002], 200, 5000),
+        (0.9, [0.0003] * 9, 40, 36),
+        (0.9, [0.3, 0.0, 0.0, 0.0], 40, 20),
+        (0.002, [0.98], 300, 60),
+        (0.02, [0.4], 300, 60),
+    ],
+)
+def test_intervals_hold_the_true_value_as_often_as_they_say(
+    hard: bool, missed: float, false_alarm: list[float], ill: int, healthy: int
+) -> None:
     """Over many draws from one model; with all-or-nothing predictions the variance is the largest there can be."""
     draws, inside = np.random.default_rng(0), 0
-    means = np.array([[0.9, 0.1], [0.4, 0.6]])  # so that EA of class 1 is 0.4 / 0.1
-    labels = np.repeat([0, 1], [300, 60])
+    truth = missed / sum(false_alarm)
+    levels = np.repeat([1 - missed, *false_alarm], [ill, *[healthy] * len(false_alarm)])
+    labels = np.repeat(np.arange(1 + len(false_alarm)), [ill, *[healthy] * len(false_alarm)])
+    spread = np.where((levels > 0) & (levels < 1), levels, 0.5)
     for _ in range(400):
-        level = means[labels, 1]
-        chosen = draws.random(len(labels)) < level if hard else draws.beta(2 * level, 2 * (1 - level))
-        found = diagnose(np.stack([1 - chosen, chosen], 1).astype(float), labels).everywhere
-        inside += bool(found.low[1] <= 4.0 <= found.high[1])
+        soft = np.where(levels > 0, draws.beta(2 * spread, 2 * (1 - spread)), 0)
+        chosen = draws.random(len(labels)) < levels if hard else soft
+        probs = np.zeros((len(labels), 1 + len(false_alarm)))
+        probs[:, 0] = chosen
+        probs[np.arange(len(labels)), np.where(labels > 0, labels, 1)] += 1 - chosen
+        found = diagnose(probs, labels).everywhere
+        inside += bool(found.low[0] <= truth <= found.high[0])
     assert inside >= 0.93 * 400  # 95 % less three standard deviations of 400 draws would be 92 %
+
+
+def test_intervals_of_errors_that_are_exactly_0_or_1() -> None:
+    never = diagnose([[1.0, 0.0]] * 300, [0, 1] * 150).everywhere  # class 1 is never given
+    assert never.low[1] > 10
+    assert never.high[1] == never.asymmetry[1] == np.inf
+    assert never.low[0] == never.asymmetry[0] == 0
+    assert never.high[0] < 0.1
+    perfect = diagnose([[1.0, 0.0], [0.0, 1.0]] * 50, [0, 1] * 50).everywhere
+    assert np.isnan([perfect.low, perfect.high]).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_intervals_hold_what_was_measured_and_narrow_with_more_samples(seed: int) -> None:
+    data = made_up(2000, skew=0.3, classes=5, seed=seed)
+    once, often = diagnosed(data).everywhere, diagnose(np.tile(data.probs, (9, 1)), np.tile(data.labels, 9)).everywhere
+    assert (once.low < often.low).all()
+    assert (often.low < often.asymmetry).all()
+    assert (often.asymmetry < often.high).all()
+    assert (often.high < once.high).all()
 
 
 def stationary(counts: list[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,13 +6,15 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from fedga.diagnosis import csv_blocks
+from fedga.diagnosis import csv_blocks, diagnose
 from fedga.diagnosis.arrays import pieces_of, tally_arrays
 from fedga.diagnosis.columns import Options
+from fedga.diagnosis.diagnosis import diagnosis_of
 from fedga.diagnosis.predictions import read_predictions
 from fedga.diagnosis.tally import Predictions
 from tests.diagnosis.made_up import MadeUp, made_up, rows_of, write_csv, write_npz, write_parquet
@@ -147,3 +149,107 @@ def test_progress_reaches_the_end(tmp_path: Path, kind: str) -> None:
     read_predictions(path, Options(), lambda what, done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1]
     assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("kind", ["csv", "memory", "parquet", "npz"])
+def test_sites_are_called_as_they_are_written(tmp_path: Path, kind: str) -> None:
+    sites, probs = ["007", "7", "true", "1", "01", "7.0", "³"], [[0.5, 0.5]] * 7
+    labels = ["a", "b"] * 3 + ["a"]
+    if kind == "memory":
+        found: tuple[str, ...] = diagnose(probs, labels, sites, ["a", "b"]).site_names
+    else:
+        path = tmp_path / f"some.{kind}"
+        columns = {"site": sites, "label": labels, "a": [0.5] * 7, "b": [0.5] * 7}
+        if kind == "csv":
+            write_csv(path, [list(columns), *map(list, zip(*columns.values(), strict=True))])
+        elif kind == "parquet":
+            parquet.write_table(arrow.table(columns), path)
+        else:
+            np.savez(path, probs=probs, labels=labels, sites=sites, class_names=["a", "b"])
+        found = read_predictions(path, Options()).site_names
+    assert sorted(found) == sorted(sites)
+
+
+def test_sites_that_are_numbers_are_the_same_in_every_type(tmp_path: Path) -> None:
+    probs, labels = [[0.5, 0.5]] * 4, [0, 1, 0, 1]
+    for sites in (np.array([1, 2, 1, 10]), np.array([1.0, 2.0, 1.0, 10.0]), pd.array([1, 2, 1, 10], dtype="Int64")):
+        assert diagnose(probs, labels, sites).site_names == ("1", "2", "10")
+    columns = {"site": arrow.array([1.0, 2.0, 1.0, 10.0]), "label": labels, "a": [0.5] * 4, "b": [0.5] * 4}
+    parquet.write_table(arrow.table(columns), tmp_path / "some.parquet")
+    assert read_predictions(tmp_path / "some.parquet", Options()).site_names == ("1", "2", "10")
+
+
+def test_sites_of_very_long_numbers_are_sorted() -> None:
+    sites = ["9" * 5000, "site 10", "site 9", "10"]
+    found = diagnose([[0.5, 0.5]] * 4, [0, 1, 0, 1], sites).site_names
+    assert found == ("10", "9" * 5000, "site 9", "site 10")
+
+
+def test_class_counts_name_sites_as_they_are_written() -> None:
+    counts = {"01": {"a": 1, "b": 2}, "1": {"a": 3, "b": 4}}
+    found = diagnose([[0.5, 0.5]] * 4, [0, 1, 0, 1], ["01", "1"] * 2, ["a", "b"], counts)
+    assert found.holdings.counts.tolist() == [[1, 2], [3, 4]]
+
+
+def test_labels_that_are_bytes(tmp_path: Path) -> None:
+    data = made_up(300)
+    arrays = {"labels": data.label_names, "sites": data.sites, "class_names": data.names}
+    np.savez(tmp_path / "some.npz", probs=data.probs, **{name: np.array(some, "S") for name, some in arrays.items()})
+    assert_same(read_predictions(tmp_path / "some.npz", Options()), in_memory(data))
+    columns = dict(zip(data.names, data.probs.T, strict=True))
+    words = {"label": data.label_names, "site": data.sites.tolist()}
+    table = {name: arrow.array([word.encode() for word in some], arrow.binary()) for name, some in words.items()}
+    parquet.write_table(arrow.table(table | columns), tmp_path / "some.parquet")
+    assert_same(read_predictions(tmp_path / "some.parquet", Options()), in_memory(data))
+
+
+@pytest.mark.parametrize("index", ["uint8", "uint32", "int16"])
+def test_parquet_dictionaries_with_any_index(tmp_path: Path, index: str) -> None:
+    data = made_up(300)
+    kind = arrow.dictionary(getattr(arrow, index)(), arrow.string())
+    words = {"label": data.label_names, "site": data.sites.tolist()}
+    table = {name: arrow.array(some).dictionary_encode().cast(kind) for name, some in words.items()}
+    table |= dict(zip(data.names, data.probs.T, strict=True))
+    parquet.write_table(arrow.table(table), tmp_path / "some.parquet")
+    assert_same(read_predictions(tmp_path / "some.parquet", Options()), in_memory(data))
+
+
+def test_csv_with_spaces_after_the_commas(tmp_path: Path) -> None:
+    data = made_up(60)
+    path = write_csv(tmp_path / "some.csv", rows_of(data))
+    path.write_text(path.read_text().replace(",", ", "))
+    assert_same(read_predictions(path, Options()), in_memory(data))
+
+
+def test_csv_with_quotation_marks_inside_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They begin no quotation, so that lines end where they end."""
+    monkeypatch.setattr(csv_blocks, "BLOCK", 1000)
+    path = tmp_path / "some.csv"
+    path.write_text('label,site,a,b\na,5" wide,0.5,0.5\n' + "b,wide,0.5,0.5\n" * 500, encoding="utf-8")
+    found = read_predictions(path, Options())
+    assert found.site_names == ('5" wide', "wide")
+    assert found.tally.samples.tolist() == [[1, 0], [0, 500]]
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_row_numbers_of_pandas_are_no_class(tmp_path: Path, name: str, kind: str) -> None:
+    data = made_up(60)
+    frame = pd.DataFrame(data.probs, columns=list(data.names)).assign(label=data.label_names, site=data.sites)
+    frame.insert(0, name, range(60))
+    path = tmp_path / f"some.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        parquet.write_table(arrow.Table.from_pandas(frame, preserve_index=False), path)
+    found = read_predictions(path, Options())
+    assert found.class_names == data.names
+    np.testing.assert_allclose(found.tally.sums, in_memory(data).tally.sums)
+    assert any("Left out as row numbers" in note for note in diagnosis_of(found, "some").notes)
+
+
+def test_pandas_with_masks() -> None:
+    data = made_up(300)
+    frame = pd.DataFrame(data.probs).astype("Float64")
+    found = diagnose(frame, pd.Series(data.label_names, dtype="string"), pd.Series(data.sites), data.names)
+    np.testing.assert_allclose(found.everywhere.means, diagnose(data.probs, data.labels).everywhere.means)

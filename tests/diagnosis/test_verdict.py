@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
 
 from fedga.diagnosis import diagnose
 from fedga.diagnosis.verdict import FORGOTTEN
@@ -51,6 +55,54 @@ def test_few_samples_conclude_nothing() -> None:
     found = diagnose(*two_classes(0.6, 0.05, ill=8), class_names=NAMES)
     assert found.verdict.level == "unclear"
     assert "8 samples are too few" in found.headline
+
+
+def test_one_sample_is_too_few() -> None:
+    assert "only 1 sample is too few" in diagnose(*two_classes(0.6, 0.05, ill=1), class_names=NAMES).headline
+
+
+def test_a_model_that_never_saw_a_class_forgets_it() -> None:
+    """The surer a model is, the smaller the false alarm that EA is divided by: no reason to be less sure of it."""
+    torch.manual_seed(0)
+    pictures, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
+    pictures, training = pictures.float() / 16, torch.arange(len(labels)) % 2 == 0
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    kept = training & (labels != 8)
+    for _ in range(300):
+        optimizer.zero_grad()
+        F.cross_entropy(model(pictures[kept]), labels[kept]).backward()
+        optimizer.step()
+    found = diagnose(model(pictures[~training]).detach(), labels[~training], logits=True)
+    assert found.everywhere.asymmetry[8] > 1000
+    assert found.verdict.level == "forgotten"
+    assert found.headline == (
+        "Yes: this model forgets the rare class “8”, never predicted and missed more than 1,000 times as much as "
+        "others are mistaken for it."
+    )
+    assert "e+" not in " ".join(found.verdict.findings)
+
+
+@pytest.mark.parametrize("each", [40, 5000])
+def test_a_class_that_is_never_predicted_is_forgotten(each: int) -> None:
+    labels = np.repeat([0, 1, 2], each)
+    found = diagnose(np.eye(3)[np.where(labels == 2, 0, labels)], labels)
+    assert found.verdict.level == "forgotten"
+    assert found.headline.startswith(
+        "Yes: this model forgets the class “2”, never predicted and missed more than 1,000"
+    )
+    assert "e+" not in " ".join(found.verdict.findings)
+    assert "∞" not in found.headline
+
+
+def test_a_class_that_is_recognised_is_not_called_never_predicted() -> None:
+    found = diagnose(*two_classes(0.2, 0.00001, ill=3000, healthy=30_000), class_names=NAMES)
+    assert "forgets the rare class “ill”, missed more than 1,000 times" in found.headline
+
+
+def test_even_errors_are_said_in_grammar() -> None:
+    found = diagnose(*two_classes(0.2, 0.2, ill=2000), class_names=NAMES)
+    assert "missed 1.0 times as much" in found.headline
 
 
 def test_small_errors_conclude_nothing() -> None:

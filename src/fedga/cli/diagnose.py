@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _FORMATS = ("table", "json")
 _OF_PREDICTIONS = ("--site-column", "--probability-columns", "--class-counts", "--logits")
-_OF_MODELS = ("--dataset", "--client-column", "--data-dir")
+_OF_MODELS = ("--dataset", "--client-column", "--data-dir", "--device")
+_ANY = "auto"
 
 
 def diagnose(
@@ -66,7 +67,7 @@ def diagnose(
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Folder with data files, else FEDGA_DATA.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="For a saved model: auto, cpu, cuda or cuda:1.")] = "auto",
+    device: Annotated[str, typer.Option("--device", help="For a saved model: auto, cpu, cuda or cuda:1.")] = _ANY,
     out_file: Annotated[
         Path | None,
         typer.Option("--out", help="The page; NAME-diagnosis.html in this folder if left out.", metavar="FILE"),
@@ -103,7 +104,8 @@ def diagnose(
         )
         found = _of_model(source, (dataset, label_column, client_column, data_dir), device)
     else:
-        _refuse(source, "a file of predictions", zip(_OF_MODELS, (dataset, client_column, data_dir), strict=True))
+        given = (dataset, client_column, data_dir, device != _ANY)
+        _refuse(source, "a file of predictions", zip(_OF_MODELS, given, strict=True))
         columns = tuple(name.strip() for name in (probability_columns or "").split(",") if name.strip())
         found = _of_predictions(source, Options(label_column, site_column, columns, logits), class_counts)
     files = [] if no_page else found.write(page)

@@ -45,7 +45,7 @@ def read_arrays(path: Path, options: Options, show: Progress) -> Predictions:
                 stream.pieces(),
                 _load(path, archive, label),
                 None if site is None else _load(path, archive, site),
-                None if called is None else [str(name) for name in _load(path, archive, called).reshape(-1)],
+                None if called is None else _load(path, archive, called).reshape(-1).tolist(),
                 str(path),
                 logits=options.logits or probs.lower() == "logits",
                 show=show,
@@ -57,7 +57,7 @@ def tally_arrays(
     pieces: Iterator[np.ndarray],
     labels: np.ndarray,
     sites: np.ndarray | None,
-    class_names: Sequence[str] | None,
+    class_names: Sequence[object] | None,
     where: str,
     *,
     logits: bool = False,
@@ -90,7 +90,7 @@ def tally_arrays(
     return finished(tallying, met, sites is not None)
 
 
-def _labels(class_names: Sequence[str] | None, classes: int, where: str) -> Labels:
+def _labels(class_names: Sequence[object] | None, classes: int, where: str) -> Labels:
     names = None if class_names is None else check_names(class_names, where)
     if names is not None and len(names) != max(classes, 2):
         raise FedGAError(f"{where} has {classes} classes and {len(names)} class names: give one name per class")

@@ -13,6 +13,7 @@ from fedga.errors import FedGAError, unknown_name
 
 SITE_COLUMNS = ("site", "hospital", *CLIENT_COLUMNS)
 NO_SITES = "none"
+_ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index that has no name
 _PREFIX = re.compile(r"(p|prob|probs|proba|probability|score|logit|logits)[_. :=-]+(?=.)", re.IGNORECASE)
 
 
@@ -33,6 +34,7 @@ class Columns:
     label: str
     site: str | None
     probabilities: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def labels(self, where: str) -> Labels:
         """The classes that the columns are of: their names, without the ``p_`` that all of them begin with."""
@@ -59,14 +61,17 @@ def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], opt
         raise FedGAError(f"column {label!r} of {where} is named as label and as site: name two different ones")
     if options.probability_columns:
         return Columns(label, site, _asked(where, names, numeric, options.probability_columns))
-    rest = [name for name in numeric if name not in (label, site) and not name.startswith("__index_level_")]
+    numbers = [name for name in numeric if name not in (label, site)]
+    rest = [name for name in numbers if not _ROW_NUMBERS.fullmatch(name)]
     prefixed = [name for name in rest if _PREFIX.match(name)]
     if not rest:
         raise FedGAError(
             f"{where} has no column of numbers beside {label!r}: add one column per class with its probability "
             f"(columns: {_few(names)})"
         )
-    return Columns(label, site, tuple(prefixed or rest))
+    unnamed = [f"“{name}”" if name else "without a name" for name in numbers if name not in rest]
+    notes = () if prefixed or not unnamed else (f"Left out as row numbers: the column {', '.join(unnamed)}.",)
+    return Columns(label, site, tuple(prefixed or rest), notes)
 
 
 def _one(where: str, names: Sequence[str], asked: str | None, usual: Sequence[str], kind: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedga.data.files import reading
-from fedga.diagnosis.vocabulary import UNKNOWN, Labels
+from fedga.diagnosis.vocabulary import UNKNOWN, Labels, text_of
 from fedga.errors import FedGAError
 
 Given = Sequence[float] | np.ndarray | Mapping[str, Any]
@@ -42,12 +42,23 @@ def read_counts(given: str) -> dict[str, Any]:
         raise FedGAError(
             f"--class-counts {given!r} is neither a .csv or .json file nor a list: write it as cat=100,dog=3"
         )
-    return {name.strip(): number.strip() for name, _, number in pairs}
+    return _once("--class-counts", ((name.strip(), number.strip()) for name, _, number in pairs))
+
+
+def _once(where: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of pairs of which no name comes twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise FedGAError(f"{where} names {name!r} twice: give one number for it")
+        found[name] = value
+    return found
 
 
 def _from_json(path: Path) -> dict[str, Any]:
     with reading(path, "a JSON file"):
-        found = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text, object_pairs_hook=lambda pairs: _once(str(path), pairs))
     if not isinstance(found, dict):
         raise FedGAError(f'{path} holds no counts by class: write {{"cat": 100, "dog": 3}}, or that for every site')
     return found
@@ -56,14 +67,17 @@ def _from_json(path: Path) -> dict[str, Any]:
 def _from_csv(path: Path) -> dict[str, Any]:
     with reading(path, "a CSV file"), path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
-        rows, names = list(reader), reader.fieldnames or []
+        names = [name.strip() for name in reader.fieldnames or []]
+        reader.fieldnames = names
+        rows = list(reader)
     if not {"class", "count"} <= set(names):
         raise FedGAError(f"{path} has the columns {', '.join(names)}: call them class, count and, if there are, site")
-    counts: dict[str, Any] = {}
+    if "site" not in names:
+        return _once(str(path), ((text_of(row["class"]), row["count"]) for row in rows))
+    by_site: dict[str, list[tuple[str, Any]]] = {}
     for row in rows:
-        of_site = counts.setdefault(row["site"], {}) if "site" in names else counts
-        of_site[row["class"]] = row["count"]
-    return counts
+        by_site.setdefault(text_of(row["site"]), []).append((text_of(row["class"]), row["count"]))
+    return {site: _once(f"{path} at {site}", pairs) for site, pairs in by_site.items()}
 
 
 def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[str], source: str) -> Holdings:
@@ -75,7 +89,9 @@ def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[s
     labels = Labels(class_names)
     if not any(isinstance(value, Mapping) for value in given.values()):
         return Holdings((), _row(given, labels)[None], source)
-    by_site = {str(site): of_site for site, of_site in given.items()}
+    by_site = _once("the class counts", ((text_of(site), of_site) for site, of_site in given.items()))
+    if "" in by_site:
+        raise FedGAError("there are class counts of a site without a name: name every site")
     absent = [site for site in site_names if site not in by_site]
     if absent:
         raise FedGAError(f"site {absent[0]!r} has predictions and no class counts: give its counts too")
@@ -94,6 +110,8 @@ def _row(given: Any, labels: Labels, site: str = "") -> np.ndarray:
         place = labels.code(name)
         if place == UNKNOWN:
             raise FedGAError(f"there are counts{at} for {name!r}, which is no class: it must be {labels.known()}")
+        if not np.isnan(counts[place]):
+            raise FedGAError(f"the class counts{at} name {labels.names[place]!r} twice: give one number for it")
         try:
             counts[place] = float(number)
         except (TypeError, ValueError):

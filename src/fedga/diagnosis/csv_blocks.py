@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +21,8 @@ BLOCK = 4 << 20  # bytes: smaller ones cost more calls, larger ones leave the ca
 _MOST_THREADS = 8
 _DELIMITERS = (",", ";", "\t")
 _MEGABYTE = 1_000_000
+_LONGEST_QUOTE = 64 << 20  # bytes, beyond which a quotation is a mistake
+_QUOTATION = re.compile(rb'(?:\A|[,;\t\r\n])(?P<mark>")[^"]*(?:""[^"]*)*(?P<end>"|\Z)')
 
 
 class CsvFile:
@@ -29,18 +33,34 @@ class CsvFile:
         self._arrow = optional("pyarrow", "pyarrow", "reading CSV files")
         self._csv = optional("pyarrow.csv", "pyarrow", "reading CSV files")
         with reading(path, "a CSV file"), path.open("rb") as file:
-            header = _whole_lines(file, 1).decode("utf-8-sig").strip("\r\n")
+            header = self._header(file)
+            self._delimiter = max(_DELIMITERS, key=header.count)
+            # Spaces after the commas of a header are no part of the names.
+            names = next(csv.reader([header], delimiter=self._delimiter, skipinitialspace=True), [])
             self._begin = file.tell()
             sample = _whole_lines(file, 1 << 16)
-        self._delimiter = max(_DELIMITERS, key=header.count)
-        self.names = next(csv.reader([header], delimiter=self._delimiter), [])
-        if not sample.strip():
+        self.names = [name.strip() for name in names]
+        if not sample.block.strip():
             raise FedGAError(f"{path} has a header and no rows: write the predictions below it")
-        self.numeric = self._numeric(sample)
+        if sample.unclosed is not None:
+            raise self._unclosed(sample, 1)
+        self.numeric = self._numeric(sample.block)
+
+    def _header(self, file: BinaryIO) -> str:
+        lines = _whole_lines(file, 1)
+        line = lines.block.decode("utf-8-sig").strip("\r\n")
+        if re.search(r"\r(?!\n)", line):
+            raise FedGAError(
+                f"{self.path} ends its lines with carriage returns alone, as old programs did: save it with line feeds"
+            )
+        if lines.unclosed is not None:
+            raise FedGAError(f"a quotation mark in the header of {self.path} is not closed: close or remove it")
+        return line
 
     def _numeric(self, sample: bytes) -> list[str]:
         """The columns of numbers: a few words among them are mistakes, and refused where they are read."""
-        rows = [row for row in _rows(sample, self._delimiter) if len(row) == len(self.names)]
+        with reading(self.path, "a CSV file"):
+            rows = [row for row in _rows(sample, self._delimiter) if len(row) == len(self.names)]
         found = [sum(_is_number(row[at]) for row in rows) for at in range(len(self.names))]
         return [name for name, numbers in zip(self.names, found, strict=True) if 2 * numbers >= len(rows)]
 
@@ -50,30 +70,35 @@ class CsvFile:
         types = {name: word for name in words if name is not None} | dict.fromkeys(numbers, number)
         size, done, row = self.path.stat().st_size, self._begin, 1
         with closing(self._parsed(types)) as parsed:
-            for block, table in parsed:
+            for lines, table in parsed:
+                if lines.unclosed is not None:
+                    raise self._unclosed(lines, row)
                 if isinstance(table, Exception):
-                    raise self._explained(block, row, numbers, table)
+                    raise self._explained(lines.block, row, numbers, table)
                 yield table
                 row += table.num_rows
-                done += len(block)
+                done += len(lines.block)
                 show(f"reading {self.path.name} (MB)", done // _MEGABYTE, size // _MEGABYTE)
 
-    def _parsed(self, types: dict[str, Any]) -> Generator[tuple[bytes, Any]]:
+    def _parsed(self, types: dict[str, Any]) -> Generator[tuple[_Lines, Any]]:
         """Blocks with what they hold, in order, a few of them parsed at the same time."""
         threads = min(os.cpu_count() or 1, _MOST_THREADS)
-        waiting: deque[tuple[bytes, Future[Any]]] = deque()
+        waiting: deque[tuple[_Lines, Future[Any]]] = deque()
         with self.path.open("rb") as file, ThreadPoolExecutor(threads) as pool:
             file.seek(self._begin)
-            while block := _whole_lines(file, BLOCK):
-                waiting.append((block, pool.submit(self._parse, block, types)))
+            while (lines := _whole_lines(file, BLOCK)).block:
+                waiting.append((lines, pool.submit(self._parse, lines, types)))
                 if len(waiting) > threads:
-                    block, parsed = waiting.popleft()
-                    yield block, parsed.result()
-            for block, parsed in waiting:
-                yield block, parsed.result()
+                    lines, parsed = waiting.popleft()
+                    yield lines, parsed.result()
+            for lines, parsed in waiting:
+                yield lines, parsed.result()
 
-    def _parse(self, block: bytes, types: dict[str, Any]) -> Any:
-        """The table of a block, or what the parser has against it."""
+    def _parse(self, lines: _Lines, types: dict[str, Any]) -> Any:
+        """The table of a block, or what the parser has against it; nothing of one that cannot be parsed."""
+        block = lines.block
+        if lines.unclosed is not None:
+            return None
         try:
             return self._csv.read_csv(
                 self._arrow.BufferReader(block),
@@ -89,7 +114,9 @@ class CsvFile:
     def _explained(self, block: bytes, first: int, numbers: Sequence[str], error: Exception) -> FedGAError:
         """The parser's complaint with the row it is about."""
         places = [(self.names.index(name), name) for name in numbers]
-        for at, row in enumerate(_rows(block, self._delimiter)):
+        with reading(self.path, "a CSV file"):
+            rows = list(_rows(block, self._delimiter))
+        for at, row in enumerate(rows):
             where = f"row {first + at:,} of {self.path}"
             if len(row) != len(self.names):
                 return FedGAError(f"{where} has {len(row)} cells, but the header has {len(self.names)}: correct it")
@@ -101,13 +128,39 @@ class CsvFile:
                     )
         return FedGAError(f"{self.path} is not a CSV file, or is damaged ({' '.join(str(error).split())[:160]})")
 
+    def _unclosed(self, lines: _Lines, first: int) -> FedGAError:
+        whole = lines.block[: lines.block.rfind(b"\n", 0, lines.unclosed) + 1]
+        with reading(self.path, "a CSV file"):
+            row = first + sum(1 for _ in _rows(whole, self._delimiter))
+        return FedGAError(f"a quotation mark in row {row:,} of {self.path} is not closed: close or remove it")
 
-def _whole_lines(file: BinaryIO, size: int) -> bytes:
+
+@dataclass(frozen=True)
+class _Lines:
+    """Whole lines of a file."""
+
+    block: bytes
+    unclosed: int | None = None  # where a quotation begins that does not end
+
+
+def _whole_lines(file: BinaryIO, size: int) -> _Lines:
     """About ``size`` bytes up to the end of a line; a line end inside quotes is none."""
     block = file.read(size) + file.readline()
-    while block.count(b'"') % 2 and (more := file.readline()):
-        block += more
-    return block
+    if block.count(b'"') % 2 == 0 or (begin := _open_quote(block)) is None:
+        return _Lines(block)
+    more, length = [], 0
+    while (line := file.readline()) and length < _LONGEST_QUOTE:
+        more.append(line)
+        length += len(line)
+        if line.count(b'"') % 2 and _open_quote(b'"' + line) is None:
+            return _Lines(block + b"".join(more))
+    return _Lines(block, begin)
+
+
+def _open_quote(block: bytes) -> int | None:
+    """Where a quotation begins that goes on behind the block; a mark within a cell, as in 5" wide, begins none."""
+    last = deque(_QUOTATION.finditer(block), maxlen=1)
+    return last[0].start("mark") if last and not last[0]["end"] else None
 
 
 def _rows(block: bytes, delimiter: str) -> Iterator[list[str]]:

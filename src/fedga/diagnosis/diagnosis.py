@@ -17,6 +17,7 @@ from fedga.diagnosis.example import Example, example_of
 from fedga.diagnosis.measure import Errors, errors_of, stationary_bounds
 from fedga.diagnosis.tally import Predictions
 from fedga.diagnosis.verdict import Verdict, judge
+from fedga.diagnosis.vocabulary import text_of
 from fedga.errors import FedGAError
 
 
@@ -99,13 +100,10 @@ def diagnose(
 
     ``found.write("page.html")`` writes the page of ``fedga diagnose``.
     """
-    values = _array("probs", probs)
-    if values.dtype.kind not in "fiub":
-        raise FedGAError(f"probs has type {values.dtype}: give numbers of [samples, classes]")
-    given_sites = None if sites is None else _array("sites", sites)
-    names = None if class_names is None else [str(one) for one in class_names]
+    values, given_labels = _numbers("probs", probs), _words("labels", labels)
+    given_sites = None if sites is None else _words("sites", sites)
     predictions = tally_arrays(
-        values.shape, pieces_of(values), _array("labels", labels), given_sites, names, "probs", logits=logits
+        values.shape, pieces_of(values), given_labels, given_sites, class_names, "probs", logits=logits
     )
     return diagnosis_of(predictions, name, class_counts)
 
@@ -126,6 +124,7 @@ def diagnosis_of(
         sites,
         errors_of(tally) if sites else None,
         holdings,
+        predictions.notes,
     )
 
 
@@ -137,6 +136,24 @@ def _array(name: str, values: Any) -> np.ndarray:
         array = np.asarray(values)
     except ValueError as error:
         raise FedGAError(f"{name} is ragged: give rows of equal length") from error
-    if array.dtype == object:
-        return np.array([str(value) for value in array.reshape(-1)])
     return array
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    """An array of numbers; those of pandas with a mask are objects until now."""
+    array = _array(name, values)
+    if array.dtype == object:
+        try:
+            known = [np.nan if text_of(value) == "" else float(value) for value in array.reshape(-1)]
+        except (TypeError, ValueError) as error:
+            raise FedGAError(f"{name} does not hold numbers alone ({error}): give [samples, classes]") from error
+        return np.array(known).reshape(array.shape)
+    if array.dtype.kind not in "fiub":
+        raise FedGAError(f"{name} has type {array.dtype}: give numbers of [samples, classes]")
+    return array
+
+
+def _words(name: str, values: Any) -> np.ndarray:
+    """An array of values of one kind, which can be sorted; what is missing among objects is empty."""
+    array = _array(name, values)
+    return np.array([text_of(value) for value in array.reshape(-1)]) if array.dtype == object else array

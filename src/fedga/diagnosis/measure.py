@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from fedga.asymmetry import errors_from_means, ratio_of
+from fedga.diagnosis.interval import ratio_limits
 from fedga.diagnosis.tally import Tally
 
 FEW_SAMPLES = 20  # of a class: below, nothing is concluded from its numbers
-SURE = 1.96  # standard deviations: 95 %
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,23 +60,9 @@ def errors_of(tally: Tally) -> Errors:
         missed, false_alarm = (values.numpy() for values in errors_from_means(torch.from_numpy(means)))
         missed, false_alarm = np.maximum(missed, 0), np.maximum(false_alarm, 0)  # of rounded probabilities
         asymmetry = missed / false_alarm
-        width = np.exp(SURE * _deviation(means, samples, missed, false_alarm))
         accuracy = tally.hits / samples
-        low, high = asymmetry / width, asymmetry * width
+    low, high = ratio_limits(means, samples)
     return Errors(tally.samples, tally.predicted, accuracy, missed, false_alarm, asymmetry, low, high, means)
-
-
-def _deviation(means: np.ndarray, samples: np.ndarray, missed: np.ndarray, false_alarm: np.ndarray) -> np.ndarray:
-    """Standard deviation of log EA over the choice of samples, from the means alone: [sites, classes].
-
-    The two errors come from different samples, so that their relative variances add up. A number between 0 and 1 of
-    mean m has a variance of at most m (1 - m) (Bhatia and Davis 2000), which is used in its place: intervals are a
-    little wider than they need to be, and no squares have to be summed.
-    """
-    of_mean = means * (1 - means) / samples[..., None]  # [sites, true class, class]
-    own = np.diagonal(of_mean, axis1=-2, axis2=-1)
-    others = np.nansum(of_mean, -2) - np.nan_to_num(own)
-    return np.sqrt(np.maximum(own / missed**2 + others / false_alarm**2, 0))
 
 
 def stationary_bounds(class_counts: np.ndarray, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

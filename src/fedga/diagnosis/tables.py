@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedga.diagnosis.columns import Columns, Options, choose_columns
 from fedga.diagnosis.csv_blocks import CsvFile
 from fedga.diagnosis.tally import Batch, Predictions, Tallying, finished
 from fedga.diagnosis.vocabulary import Labels, Sites, Vocabulary
+from fedga.errors import FedGAError
 
 _ROWS_AT_ONCE = 16_000  # of a Parquet file: fewer would cost it more than they save in cache
 
@@ -31,7 +33,8 @@ def read_table(path: Path, options: Options, show: Progress) -> Predictions:
             if part.num_rows:
                 tallying.add(_batch(part, columns, labels, sites, first))
                 first += part.num_rows
-    return finished(tallying, sites, columns.site is not None)
+    found = finished(tallying, sites, columns.site is not None)
+    return replace(found, notes=columns.notes)
 
 
 class _CsvTable:
@@ -51,9 +54,10 @@ class _ParquetTable:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._parquet = optional("pyarrow.parquet", "pyarrow", "reading Parquet files")
-        types = optional("pyarrow", "pyarrow", "reading Parquet files").types
+        self._arrow = optional("pyarrow", "pyarrow", "reading Parquet files")
+        types = self._arrow.types
         with self._open() as file:
-            schema = file.schema_arrow
+            self._schema = schema = file.schema_arrow
         self.names = list(schema.names)
         self.numeric = [field.name for field in schema if types.is_floating(field.type) or types.is_integer(field.type)]
 
@@ -62,8 +66,21 @@ class _ParquetTable:
             # Buffered by page: a file of one row group would else be in memory as a whole.
             return self._parquet.ParquetFile(self._path, pre_buffer=False, buffer_size=1 << 16)
 
+    def _check_words(self, names: Sequence[str]) -> None:
+        """Refuse columns of lists and the like before anything is read."""
+        for name in names:
+            kind = self._schema.field(name).type
+            try:
+                self._arrow.nulls(0, kind).dictionary_encode()
+            except self._arrow.ArrowNotImplementedError:
+                raise FedGAError(
+                    f"column {name!r} of {self._path} has values of type {kind}: store one text or number in every row"
+                ) from None
+
     def parts(self, columns: Columns, show: Progress) -> Generator[Any]:
-        wanted = [name for name in (columns.label, columns.site, *columns.probabilities) if name is not None]
+        words = [name for name in (columns.label, columns.site) if name is not None]
+        self._check_words(words)
+        wanted = [*words, *columns.probabilities]
         with self._open() as file:
             total, done = file.metadata.num_rows, 0
             with reading(self._path, "a Parquet file"):
@@ -82,7 +99,7 @@ def _batch(part: Any, columns: Columns, labels: Labels, sites: Sites, first: int
     """A batch from a pyarrow table or record batch."""
     scores = np.empty((len(columns.probabilities), part.num_rows))
     for at, name in enumerate(columns.probabilities):
-        scores[at] = part.column(name).to_numpy(**_copying(part))
+        scores[at] = _values(part.column(name), "double", np.float64, np.nan)
     label = part.column(columns.label)
     of_site = np.zeros(part.num_rows, dtype=np.int64)
     if columns.site is not None:
@@ -90,16 +107,25 @@ def _batch(part: Any, columns: Columns, labels: Labels, sites: Sites, first: int
     return Batch(first, scores, _codes(label, labels), of_site, lambda at: label[at].as_py())
 
 
-def _copying(part: Any) -> dict[str, bool]:
-    """A chunked column copies where it must; an array has to be allowed to."""
-    return {} if hasattr(part, "combine_chunks") else {"zero_copy_only": False}
-
-
 def _codes(column: Any, words: Vocabulary) -> np.ndarray:
     """Numbers for the values of a column; every different value is looked up once."""
-    if hasattr(column, "combine_chunks"):
-        column = column.combine_chunks()
+    column = _in_one(column)
     if not hasattr(column, "indices"):
         column = column.dictionary_encode(null_encoding="encode")
     codes = np.array([words.code(value) for value in column.dictionary.to_pylist()] + [-1], dtype=np.int64)
-    return codes[column.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+    return codes[_values(column.indices, "int64", np.int64, -1)]  # which may be unsigned, with no room for -1
+
+
+def _values(column: Any, kind: str, dtype: type[np.generic], missing: float) -> np.ndarray:
+    """A column as it lies in memory; pyarrow's own ``to_numpy`` takes a fifth of a second to import pandas first."""
+    column = _in_one(column)
+    if column.type != kind:
+        column = column.cast(kind, safe=False)
+    if column.null_count:
+        column = column.fill_null(missing)
+    size = np.dtype(dtype).itemsize
+    return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * size)
+
+
+def _in_one(column: Any) -> Any:
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedga.diagnosis.vocabulary import UNKNOWN, Labels, Sites
+from fedga.diagnosis.vocabulary import UNKNOWN, Labels, Sites, text_of
 from fedga.errors import FedGAError
 
 ROWS_AT_ONCE = 4000  # of a hundred classes they fit a core's cache; no power of two, whose columns would collide there
 SUM_TOLERANCE = 0.01  # probabilities may have been rounded to a few digits
 NEGATIVE_TOLERANCE = 1e-6
+_LONGEST_SHOWN = 60  # characters of a label
 MOST_CELLS = 20_000_000  # sites × classes × classes
 
 
@@ -54,6 +55,7 @@ class Predictions:
     class_names: tuple[str, ...]
     site_names: tuple[str, ...]  # empty: nobody said
     tally: Tally
+    notes: tuple[str, ...] = ()  # what a reader should know of how they were read
 
 
 class Tallying:
@@ -120,9 +122,11 @@ class Tallying:
                 if not is_label:
                     raise FedGAError(f"{row} names no site: name one in every row, or pass --site-column none")
                 label = batch.raw_labels(at)
-                if label is None or str(label).strip() in ("", "nan"):
+                text = text_of(label)
+                if not text:
                     raise FedGAError(f"{row} has no label: label it or remove it")
-                raise FedGAError(f"{row} has label {str(label)!r}, which is no class: it must be {self.labels.known()}")
+                shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+                raise FedGAError(f"{row} has label {shown!r}, which is no class: it must be {self.labels.known()}")
 
     def _probabilities(self, batch: Batch) -> np.ndarray:
         """The batch's probabilities, float64 [classes, rows], checked."""
@@ -158,8 +162,8 @@ class Tallying:
             self._refuse_number(batch, scores, wrong & ~np.isfinite(scores))
         raise FedGAError(
             f"row {batch.first + at:,} of {self.where} gives class {self._called(scores, of_class)!r} the probability "
-            f"{scores[of_class, at]:.4g}, which is none: give numbers from 0 to 1, or pass --logits (in Python "
-            "logits=True) if these are logits"
+            f"{scores[of_class, at]:.4g}, which is none: give numbers from 0 to 1 (divide per cent by 100), or pass "
+            "--logits (in Python logits=True) if these are logits"
         )
 
     def _refuse_number(self, batch: Batch, scores: np.ndarray, bad: np.ndarray) -> None:
@@ -172,12 +176,13 @@ class Tallying:
 
     def _refuse_sum(self, batch: Batch, scores: np.ndarray, at: int) -> None:
         total = float(scores[:, at].sum())
-        percent = abs(total - 100) <= 100 * SUM_TOLERANCE
-        advice = "divide percentages by 100" if percent else "pass --logits (in Python logits=True) if these are logits"
+        row = f"the probabilities in row {batch.first + at:,} of {self.where}"
+        if abs(total - 100) <= 100 * SUM_TOLERANCE:
+            raise FedGAError(f"{row} sum to {total:.4g}, so these are per cent: divide them by 100")
         names = ", ".join(self.labels.names[:4]) + (", ..." if len(self.labels.names) > 4 else "")
         raise FedGAError(
-            f"the probabilities in row {batch.first + at:,} of {self.where} sum to {total:.4g}, not to 1: {advice}, or "
-            f"choose the right columns with --probability-columns (taken as classes: {names})"
+            f"{row} sum to {total:.4g}, not to 1: pass --logits (in Python logits=True) if these are logits, or choose "
+            f"the right columns with --probability-columns (taken as classes: {names})"
         )
 
     def _called(self, scores: np.ndarray, of_class: int) -> str:
@@ -197,11 +202,12 @@ def finished(tallying: Tallying, sites: Sites, has_sites: bool) -> Predictions:
     tally = tallying.result(len(sites.names) if has_sites else 1)
     if not has_sites:
         return Predictions(tallying.labels.names, (), tally)
-    order = sorted(range(len(sites.names)), key=lambda at: _by_number(sites.names[at]))
+    order = sorted(range(len(sites.names)), key=lambda at: (_by_number(sites.names[at]), sites.names[at]))
     names = tuple(sites.names[at] for at in order)
     return Predictions(tallying.labels.names, names, tally.in_order(np.array(order)))
 
 
 def _by_number(name: str) -> list[tuple[int, int, str]]:
-    """Sorts "site 9" before "site 10"."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    """Sorts "site 9" before "site 10"; numbers by their length first, since they may be too long to be converted."""
+    parts = [part for part in re.split(r"(\d+)", name) if part]
+    return [(0, len(part.lstrip("0")), part.lstrip("0")) if part.isdecimal() else (1, 0, part) for part in parts]

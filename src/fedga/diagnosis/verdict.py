@@ -12,11 +12,13 @@ import torch
 
 from fedga.asymmetry import class_kinds
 from fedga.diagnosis.counts import Holdings
-from fedga.diagnosis.measure import SURE, Errors
+from fedga.diagnosis.interval import SURE
+from fedga.diagnosis.measure import Errors
 from fedga.report.summary import number_text
 from fedga.report.words import listed
 
 FORGOTTEN = 2.0  # EA from which a class counts as forgotten
+_MOST_TIMES = 1000  # beyond, EA says how small a number was divided by, and is not spelled out
 LEAST_MISSED = 0.05  # where less goes astray the ratio of two small errors says little
 
 Level = Literal["forgotten", "at a site", "unclear", "fair"]
@@ -70,8 +72,7 @@ class _Judge:
         worst, *others = forgotten
         site = self._worst_site(worst)
         where = "" if site is None else f", most of all at {self.site_names[site]}"
-        by = f"missed {times(self.everywhere.asymmetry[worst])} as much as others are mistaken for it"
-        headline = f"Yes: this model forgets {self._called(worst)}, {by}{where}."
+        headline = f"Yes: this model forgets {self._called(worst)}, {_missed(self.everywhere, worst)}{where}."
         findings = [self._errors(worst)]
         if site is not None and self.sites is not None:
             there = self.sites.at(site)
@@ -91,7 +92,7 @@ class _Judge:
         there = self.sites.at(site)
         headline = (
             f"Not everywhere, but at {self.site_names[site]} this model forgets {self._called(of_class)}, which is "
-            f"missed there {times(there.asymmetry[of_class])} as much as others are mistaken for it."
+            f"there {_missed(there, of_class)}."
         )
         findings = [
             f"There, {percent(there.accuracy[of_class])} of its {_samples(there, of_class)} are recognised; over all "
@@ -103,11 +104,10 @@ class _Judge:
 
     def _unclear(self, maybe: Sequence[int]) -> Verdict:
         worst = maybe[0]
-        few = not self.everywhere.enough[worst]
-        reason = f"only {_samples(self.everywhere, worst)} are too few" if few else "the samples are too few"
+        found, verb = self.everywhere, "is" if self.everywhere.samples[worst] == 1 else "are"
+        few = "the samples are too few" if found.enough[worst] else f"only {_samples(found, worst)} {verb} too few"
         headline = (
-            f"Perhaps: {self._called(worst)} seems to be forgotten, missed {times(self.everywhere.asymmetry[worst])} "
-            f"as much as others are mistaken for it, but {reason} to be sure."
+            f"Perhaps: {self._called(worst)} seems to be forgotten, {_missed(found, worst)}, but {few} to be sure."
         )
         return Verdict("unclear", headline, (self._errors(worst), *self._starved(worst)), worst)
 
@@ -137,14 +137,15 @@ class _Judge:
 
     def _errors(self, of_class: int) -> str:
         found = self.everywhere
-        low, high = number_text(found.low[of_class], True), number_text(found.high[of_class], True)
-        sure = "" if np.isnan(found.low[of_class]) else f"; 95 % sure: {low} to {high}"
+        low, high = found.low[of_class], found.high[of_class]
+        span = f"{_ea(low)} or more" if high > _MOST_TIMES else f"{_ea(low)} to {_ea(high)}"
+        sure = "" if np.isnan(low) else f"; 95 % sure: {span}"
         return (
             f"The {_samples(found, of_class)} of “{self.names[of_class]}” give {percent(found.missed[of_class])} of "
             f"their probability to other classes, where samples of the others give it "
             f"{number_text(found.false_alarm[of_class])} (added up over classes): error asymmetry "
             f"{number_text(found.missed[of_class])} / {number_text(found.false_alarm[of_class])} = "
-            f"{number_text(found.asymmetry[of_class], True)}, where 1 is fair{sure}. "
+            f"{_ea(found.asymmetry[of_class])}, where 1 is fair{sure}. "
             f"{percent(found.accuracy[of_class])} of them are recognised; over all samples it is "
             f"{percent(float(found.overall_accuracy))}."
         )
@@ -212,6 +213,17 @@ def _samples(errors: Errors, of_class: int) -> str:
     return f"{number_of:,} sample{'s' * (number_of != 1)}"
 
 
+def _missed(errors: Errors, of_class: int) -> str:
+    """By how much a class is missed."""
+    ea = errors.asymmetry[of_class]
+    never = "never predicted and " if ea > _MOST_TIMES and not errors.predicted[of_class] else ""
+    return f"{never}missed {times(ea)} as much as others are mistaken for it"
+
+
+def _ea(value: float) -> str:
+    return f"over {_MOST_TIMES:,}" if value > _MOST_TIMES else number_text(value, True)
+
+
 def percent(share: float) -> str:
     """
     >>> print(percent(0.4567), percent(0.0312), percent(0.00004), percent(0.0), sep=", ")
@@ -226,13 +238,15 @@ def percent(share: float) -> str:
 
 def times(ea: float) -> str:
     """
-    >>> times(8.04), times(1.26), times(340.2), times(float("inf"))
-    ('8 times', '1.3 times', '340 times', 'infinitely many times')
+    >>> times(8.04), times(1.26), times(340.2), times(1.01)
+    ('8 times', '1.3 times', '340 times', '1.0 times')
+    >>> times(8598172.0), times(float("inf"))
+    ('more than 1,000 times', 'more than 1,000 times')
     """
-    if math.isinf(ea):
-        return "infinitely many times"
-    text = f"{ea:,.0f}" if ea >= 10 else f"{ea:.1f}".removesuffix(".0")
-    return f"{text} times"
+    if ea > _MOST_TIMES:
+        return f"more than {_MOST_TIMES:,} times"
+    text = f"{ea:,.0f}" if ea >= 10 else f"{ea:.1f}"
+    return f"{text if text == '1.0' else text.removesuffix('.0')} times"
 
 
 def number(count: float) -> str:

@@ -42,7 +42,7 @@ class Labels:
 
     def code(self, label: object) -> int:
         """The place of the class, or ``UNKNOWN``."""
-        text = str(label).strip()
+        text = text_of(label)
         if text in self._places:
             return self._places[text]
         number = whole_number(text)
@@ -74,7 +74,7 @@ class BinaryLabels(Labels):
         self._negative: str | None = None
 
     def code(self, label: object) -> int:
-        text = str(label).strip()
+        text = text_of(label)
         number = whole_number(text)
         if number is not None:
             return number if number in (0, 1) else UNKNOWN
@@ -92,16 +92,19 @@ class BinaryLabels(Labels):
 
 
 class Sites:
-    """Names of sites in the order in which they appear."""
+    """Names of sites in the order in which they appear, each as it is written.
+
+    >>> sites = Sites()
+    >>> [sites.code(site) for site in ("007", "7", 7, 7.0, " 7", None)], sites.names
+    ([0, 1, 1, 1, 1, -1], ('007', '7'))
+    """
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
 
     def code(self, site: object) -> int:
-        text = str(site).strip()
-        number = whole_number(text)
-        text = text if number is None else str(number)
-        return UNKNOWN if site is None or text in ("", "nan") else self._places.setdefault(text, len(self._places))
+        text = text_of(site)
+        return self._places.setdefault(text, len(self._places)) if text else UNKNOWN
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,19 +120,35 @@ def encode(words: Vocabulary, values: np.ndarray) -> np.ndarray:
     return np.array([words.code(value) for value in found.tolist()], dtype=np.int64)[inverse.reshape(-1)]
 
 
+def text_of(value: object) -> str:
+    """A label or site as text, without spaces around it; nothing where a value is missing.
+
+    >>> [text_of(value) for value in (" a ", b"a", 7, 7.0, 7.5, "7.0", None, float("nan"), "nan")]
+    ['a', 'a', '7', '7', '7.5', '7.0', '', '', '']
+    """
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas, which need not be here
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace").strip()
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))  # a column of whole numbers with a hole in it becomes one of floats
+    text = str(value).strip()
+    return "" if text == "nan" else text
+
+
 def whole_number(text: str) -> int | None:
     """
-    >>> whole_number("07"), whole_number("3.0"), whole_number("True"), whole_number("a")
-    (7, 3, 1, None)
+    >>> whole_number("07"), whole_number("3.0"), whole_number("True"), whole_number("a"), whole_number("9" * 5000)
+    (7, 3, 1, None, None)
     """
-    if re.fullmatch(r"[+-]?\d+(\.0*)?", text):
+    if re.fullmatch(r"[+-]?\d{1,18}(\.0*)?", text):
         return int(text.partition(".")[0])
     return {"true": 1, "false": 0}.get(text.lower())
 
 
-def check_names(names: Sequence[str], where: str) -> tuple[str, ...]:
+def check_names(names: Sequence[object], where: str) -> tuple[str, ...]:
     """Class names as text, each once."""
-    texts = tuple(str(name).strip() for name in names)
+    texts = tuple(text_of(name) for name in names)
     twice = sorted({name for name in texts if texts.count(name) > 1})
     if twice:
         raise FedGAError(f"{where} has two classes called {twice[0]!r}: give every class a name of its own")
