@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +104,21 @@ def test_logits_and_columns() -> None:
     found = json.loads(done(command.format("logits.npz") + " --logits").out)
     assert found["ea_ratio"] == pytest.approx(plain["ea_ratio"])
     assert json.loads(done(command.format("some.npz") + " --site-column none").out)["sites"] == []
+
+
+def test_no_errors_at_all_are_said_without_a_table() -> None:
+    np.savez("perfect.npz", probs=np.eye(3)[[0, 1, 2] * 30], labels=[0, 1, 2] * 30)
+    outcome = done("diagnose perfect.npz --no-page")
+    assert outcome.out == "No: this model makes no errors at all here, so that none can be uneven.\n"
+
+
+def test_a_reader_that_has_seen_enough(predictions: Path) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "fedga", "diagnose", predictions, "--no-page"]
+    ended = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, check=False)
+    os.close(theirs)
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_bad_options(predictions: Path) -> None:

@@ -6,12 +6,11 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from fedga.diagnosis import csv_blocks, diagnose
+from fedga.diagnosis import csv_blocks
 from fedga.diagnosis.columns import Options
 from fedga.diagnosis.predictions import read_predictions
 from fedga.errors import FedGAError
@@ -33,7 +32,8 @@ def refused(path: Path, options: Options | None = None) -> str:
     ("text", "said"),
     [
         (GOOD + "cat,0.9,0.8\n", "probabilities in row 3 of"),
-        (GOOD + "cat,0.9,0.8\n", "sum to 1.7, not to 1: pass --logits"),
+        (GOOD + "cat,0.9,0.8\n", "sum to 1.7, not to 1: correct them, or choose the right columns"),
+        (GOOD + "cat,3.5,1.5\n", "sum to 5, not to 1: pass --logits"),
         (GOOD + "cat,90,10\n", "row 3 of"),
         (GOOD + "cat,90,10\n", "sum to 100, so these are per cent: divide them by 100"),
         ("label,p_ill\n1,90\n0,10\n", "divide per cent by 100"),
@@ -44,6 +44,12 @@ def refused(path: Path, options: Options | None = None) -> str:
         (GOOD + "cat,inf,0.5\n", "has no number for class 'cat' (inf): fill it in"),
         (GOOD + "bird,0.5,0.5\n", "row 3 of"),
         (GOOD + "bird,0.5,0.5\n", "has label 'bird', which is no class: it must be one of cat, dog"),
+        (GOOD + "bird,0.5,0.5\n", "no column of probabilities is called 'bird'"),
+        ("label,a,b,c\n1,0.8,0.1,0.1\n2,0.1,0.8,0.1\n3,0,0,1\n", "seem to count from 1, since 0 never occurs"),
+        ("label,a,b,c\n1,0.8,0.1,0.1\n2,0.1,0.8,0.1\n", "names of the classes (a, b, c), or count from 0"),
+        ("label,cat,dog\ncat,90%,10%\ndog,20%,80%\n", "row 1 of"),
+        ("label,cat,dog\ncat,90%,10%\ndog,20%,80%\n", "'90%' in column 'cat', which is no number: write 0.5 for 50%"),
+        ("label;cat;dog\ncat;0,9;0,1\ndog;0.2;0,8\n", "row 2 of"),
         (GOOD + "2,0.5,0.5\n", "has label '2', which is no class: it must be one of cat, dog, or a place from 0 to 1"),
         (GOOD + "-1,0.5,0.5\n", "has label '-1', which is no class"),
         (GOOD + ",0.5,0.5\n", "row 3 of"),
@@ -54,7 +60,7 @@ def refused(path: Path, options: Options | None = None) -> str:
         ("label,name\ncat,tom\n", "has no column of numbers beside 'label'"),
         ("label,cat,dog\n", "has a header and no rows"),
         ("", "is empty"),
-        ("\n\n", "has a header and no rows"),
+        ("\n\n", "is empty"),
         ("label,cat,cat\ncat,0.9,0.1\n", "has several columns named 'cat'"),
         ("label,p_a,p_a \na,0.9,0.1\n", "has several columns named 'p_a'"),
         ("label,p_a,prob_a\na,0.9,0.1\n", "has label 'a', which is no class"),
@@ -83,6 +89,20 @@ def test_a_word_among_numbers_is_named_with_its_row(tmp_path: Path) -> None:
     path.write_text(GOOD + "cat,0.5,half\n", encoding="utf-8")
     assert "row 3 of" in (said := refused(path))
     assert "has 'half' in column 'dog', which is no number" in said
+
+
+@pytest.mark.parametrize("text", ["label,kätzchen,dog\ndog,0.9,0.1\n", GOOD + "kätzchen,0.5,0.5\n"])
+def test_letters_of_another_encoding(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "some.csv"
+    path.write_bytes(text.encode("latin-1"))
+    assert "has letters that are not UTF-8: save it as CSV in the encoding UTF-8" in refused(path)
+
+
+def test_probabilities_are_no_logits(tmp_path: Path) -> None:
+    """Taken as logits they would all be nearly even."""
+    path = tmp_path / "some.csv"
+    path.write_text(GOOD, encoding="utf-8")
+    assert "these are probabilities already: leave --logits out" in refused(path, Options(logits=True))
 
 
 def test_a_wrong_row_far_down_is_found(tmp_path: Path) -> None:
@@ -155,7 +175,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"hello, I am no such file")
         assert "or is damaged" in refused(tmp_path / name)
     (tmp_path / "some.csv").write_bytes(b"\xff\xfe\x00binary")
-    assert "is not a CSV file, or is damaged" in refused(tmp_path / "some.csv")
+    assert "is not a text file" in refused(tmp_path / "some.csv")
 
 
 def test_damaged_files(tmp_path: Path) -> None:
@@ -244,50 +264,3 @@ def test_too_many_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     np.savez(path, probs=np.full((200, 2), 0.5), labels=np.arange(200) % 2, sites=np.arange(200))
     assert "too many for one page" in refused(path)
     assert read_predictions(path, Options(site_column="none")).tally.samples.sum() == 200
-
-
-@pytest.mark.parametrize(
-    ("counts", "said"),
-    [
-        ({"cat": 3}, "leave out 'dog'"),
-        ({"cat": 3, "dog": 2, "bird": 1}, "counts for 'bird', which is no class"),
-        ({"cat": 3, "dog": -2}, "the count of class 'dog' is -2"),
-        ({"cat": 3, "dog": "many"}, "the count of class 'dog' is 'many'"),
-        ({"cat": 0, "dog": 0}, "are all 0"),
-        ([3], "leave out '1'"),
-        ([3, 2, 1], "counts for 2, which is no class"),
-        ({"a": {"cat": 3, "dog": 1}}, "site 'b' has predictions and no class counts"),
-        ({"a": {"cat": 3, "dog": 1}, "b": 4}, "the class counts at b are 4"),
-        ({"cat": 3, "dog": 1, "0": 7}, "name 'cat' twice"),
-        ({"a": {"cat": 3, "dog": 1}, "b": {"cat": 3, "dog": 1}, "a ": {"cat": 3, "dog": 1}}, "names 'a' twice"),
-        ({"a": {"cat": 3, "dog": 1}, "b": {"cat": 3, "dog": 1}, None: {"cat": 3, "dog": 1}}, "without a name"),
-    ],
-)
-def test_class_counts(counts: object, said: str) -> None:
-    with pytest.raises(FedGAError, match=said):
-        diagnose([[0.9, 0.1], [0.2, 0.8]], [0, 1], ["a", "b"], ["cat", "dog"], counts)  # type: ignore[arg-type]
-
-
-def test_arrays_in_memory() -> None:
-    with pytest.raises(FedGAError, match=r"sum to 1\.7"):
-        diagnose([[0.9, 0.8], [0.2, 0.8]], [0, 1])
-    with pytest.raises(FedGAError, match="2 rows of probabilities and 3 labels"):
-        diagnose([[0.9, 0.1], [0.2, 0.8]], [0, 1, 1])
-    with pytest.raises(FedGAError, match="probs is ragged"):
-        diagnose([[0.9, 0.1], [0.2]], [0, 1])
-    with pytest.raises(FedGAError, match="probs has type"):
-        diagnose([["a", "b"]], [0])
-    with pytest.raises(FedGAError, match="probs does not hold numbers alone"):
-        diagnose([["a", None], [0.5, 0.5]], [0, 1])
-
-
-@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT, ""])
-def test_what_is_missing_in_memory(missing: object) -> None:
-    probs = [[0.9, 0.1], [0.2, 0.8], [0.2, 0.8]]
-    with pytest.raises(FedGAError, match="row 2 of probs names no site"):
-        diagnose(probs, [0, 1, 1], ["None", missing, "b"])
-    with pytest.raises(FedGAError, match="row 2 of probs has no label"):
-        diagnose(probs, ["a", missing, "None"], None, ["a", "None"])
-    if not isinstance(missing, str):
-        with pytest.raises(FedGAError, match="row 2 of probs has no number for class '1'"):
-            diagnose(np.array([[0.9, 0.1], [0.2, missing], [0.2, 0.8]], dtype=object), [0, 1, 1])

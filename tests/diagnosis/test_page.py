@@ -110,7 +110,7 @@ def test_many_classes_and_sites_show_the_worst(classes: int, sites: int) -> None
 def test_no_error_at_all() -> None:
     found = diagnose(np.eye(2)[[0, 1] * 30], [0, 1] * 30, ["a", "b", "b", "a"] * 15)
     assert class_picture(found).rows == ()
-    assert "No: this model makes no error that could be uneven." in Reader(html_of(found)).text
+    assert "No: this model makes no errors at all here" in Reader(html_of(found)).text
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["ea_ratio"] is None
 
 
@@ -128,6 +128,45 @@ def test_the_axis_keeps_the_order_of_numbers() -> None:
     assert places[0] == 0
     assert places[-1] == 100
     assert any(tick.text == "1" and tick.at == scale.at(1) for tick in scale.ticks)
+
+
+def test_bounds_leave_room_for_chance() -> None:
+    """Of two classes the expected band has no width, and nothing measured would ever lie inside."""
+    labels = np.repeat([0, 1], [60, 40])
+    found = diagnose(np.array([[0.8, 0.2], [0.36, 0.64]])[labels], labels)
+    assert found.everywhere.low[1] < found.bounds[0][1] == found.bounds[1][1] < found.everywhere.asymmetry[1]
+    assert [row.numbers[-1] for row in bounds_picture(found).rows] == ["not sure", "not sure"]
+    assert {row.kind for row in bounds_picture(found).rows} == {"even"}
+
+
+def test_sites_stand_in_the_order_of_the_number_they_show() -> None:
+    """Aarhus alone has enough of the rare class to be judged by it; elsewhere few of them make for high EA ratios."""
+    rows = {"Aarhus": (400, 40, 0.6), "Basel": (400, 3, 0.9), "Cork": (400, 2, 0.95)}
+    probs, labels, sites = [], [], []
+    for site, (healthy, ill, missed) in rows.items():
+        probs += [[0.95, 0.05]] * healthy + [[missed, 1 - missed]] * ill
+        labels += [0] * healthy + [1] * ill
+        sites += [site] * (healthy + ill)
+    found = diagnose(probs, labels, sites)
+    assert found.sites is not None
+    assert np.argmin(found.sites.ratio) == 0
+    picture = site_picture(found)
+    assert picture is not None
+    shown = [float(row.numbers[0]) for row in picture.rows]
+    assert shown == sorted(shown, reverse=True)
+    assert [row.numbers[2] for row in picture.rows if row.name != "Aarhus"] == ["1 of 2", "1 of 2"]
+    assert found.sites.ratio.max() not in shown
+
+
+def test_sites_of_few_samples_are_said_not_to_be_judged() -> None:
+    data = made_up(900)
+    sites = [f"site {at % 100}" for at in range(900)]
+    text = " ".join(Reader(html_of(diagnose(data.probs, data.labels, sites))).text.split())
+    assert "100 of 100 sites have fewer than 20 samples of every class: not judged" in text
+    mixed = ["big"] * 880 + [f"small {at}" for at in range(20)]
+    text = " ".join(Reader(html_of(diagnose(data.probs, data.labels, mixed))).text.split())
+    assert "20 of 21 sites have fewer than 20 samples of every class: not judged" in text
+    assert "more in between" not in text
 
 
 def test_bounds_show_where_the_measured_lies() -> None:

@@ -111,6 +111,45 @@ def test_logits(tmp_path: Path, kind: str) -> None:
     assert found.tally.hits.tolist() == expected.tally.hits.tolist()
 
 
+@pytest.mark.parametrize("classes", [2, 3, 8])
+def test_probabilities_rounded_to_two_digits_are_made_to_sum_to_one(classes: int) -> None:
+    data = made_up(2000, classes=classes, skew=0.1)
+    found = in_memory(dataclasses.replace(data, probs=data.probs.round(2)))
+    np.testing.assert_allclose(found.tally.sums.sum(-1), found.tally.samples, rtol=1e-12)
+    np.testing.assert_allclose(found.tally.sums.sum(0), in_memory(data).tally.sums.sum(0), atol=0.01 * 2000)
+
+
+def test_a_sum_at_the_limit_is_accepted() -> None:
+    found = diagnose([[0.34, 0.34, 0.33], [0.5, 0.25, 0.26]], [0, 1])
+    np.testing.assert_allclose(found.everywhere.means[:2].sum(1), 1)
+
+
+def test_csv_of_a_spreadsheet_with_decimal_commas(tmp_path: Path) -> None:
+    data = made_up(60)
+    path = write_csv(tmp_path / "some.csv", rows_of(data), delimiter=";")
+    path.write_text(path.read_text(encoding="utf-8").replace(".", ","), encoding="utf-8")
+    assert_same(read_predictions(path, Options()), in_memory(data))
+
+
+def test_a_column_that_no_sample_has_as_its_class_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text("label,fold,a,b\na,0,0.5,0.5\nb,0,0.25,0.75\n", encoding="utf-8")
+    [note] = read_predictions(path, Options()).notes
+    assert note.startswith("No sample has the class “fold”")
+    assert "--probability-columns" in note
+    assert read_predictions(path, Options(probability_columns=("a", "b"))).notes == ()
+
+
+def test_text_that_was_not_used_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text("y_true,the centre,y_score\n1,Ulm,0.5\n0,Bern,0.25\n", encoding="utf-8")
+    found = read_predictions(path, Options())
+    assert found.notes == ("Not used: the centre; --site-column 'the centre' would compare sites.",)
+    assert found.class_names == ("0", "1")
+    for said in ("none", "the centre"):
+        assert read_predictions(path, Options(site_column=said)).notes == ()
+
+
 def test_one_column_is_the_probability_of_one_of_two_classes(tmp_path: Path) -> None:
     data = made_up(400, classes=2)
     for label, names in (("01", ("not ill", "ill")), (("healthy", "ill"), ("healthy", "ill"))):

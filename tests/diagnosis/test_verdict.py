@@ -54,11 +54,35 @@ def test_a_class_forgotten_at_one_site_alone_is_found() -> None:
 def test_few_samples_conclude_nothing() -> None:
     found = diagnose(*two_classes(0.6, 0.05, ill=8), class_names=NAMES)
     assert found.verdict.level == "unclear"
-    assert "8 samples are too few" in found.headline
+    assert found.headline.startswith("Cannot tell: only 8 samples of the rare class “ill” are too few")
+
+
+def test_few_samples_of_a_class_that_may_be_forgotten_are_no_no() -> None:
+    found = diagnose(*two_classes(0.3, 0.2, ill=9), class_names=NAMES)
+    assert found.everywhere.asymmetry[1] < FORGOTTEN < found.everywhere.high[1]
+    assert found.headline.startswith("Cannot tell: only 9 samples of the rare class “ill”")
+    assert found.to_dict()["verdict"] == "unclear"
+    enough = diagnose(*two_classes(0.3, 0.2, ill=500), class_names=NAMES)
+    assert enough.headline.startswith("No: ")
+
+
+def test_few_samples_do_not_hide_a_class_that_is_forgotten_for_sure() -> None:
+    labels = np.repeat([0, 1, 2], [2000, 200, 19])
+    probs = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05], [0.6, 0.0, 0.4]])[labels]
+    assert diagnose(probs, labels).headline.startswith("Yes: this model forgets the rare class “1”")
+
+
+def test_a_class_never_trained_on_is_said_without_stumbling() -> None:
+    found = diagnose(*two_classes(0.6, 0.05, ill=200), class_names=NAMES, class_counts=[100, 0])
+    assert "“ill” (never trained on), missed 12 times" in found.headline
+    assert ",," not in found.headline
 
 
 def test_one_sample_is_too_few() -> None:
-    assert "only 1 sample is too few" in diagnose(*two_classes(0.6, 0.05, ill=1), class_names=NAMES).headline
+    assert (
+        "only 1 sample of the rare class “ill” is too few"
+        in diagnose(*two_classes(0.6, 0.05, ill=1), class_names=NAMES).headline
+    )
 
 
 def test_a_model_that_never_saw_a_class_forgets_it() -> None:
@@ -121,7 +145,7 @@ def test_an_even_model_is_fair() -> None:
 def test_a_perfect_model_is_fair() -> None:
     found = diagnose(*two_classes(0.0, 0.0, ill=200), class_names=NAMES)
     assert np.isnan(found.ea_ratio)
-    assert found.headline == "No: this model makes no error that could be uneven."
+    assert found.headline == "No: this model makes no errors at all here, so that none can be uneven."
 
 
 def test_who_starves_it_is_said() -> None:

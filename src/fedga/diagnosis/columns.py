@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS
-from fedga.diagnosis.vocabulary import BinaryLabels, Labels, check_names
+from fedga.diagnosis.vocabulary import BinaryLabels, Labels, check_names, few_of
 from fedga.errors import FedGAError, unknown_name
 
 SITE_COLUMNS = ("site", "hospital", *CLIENT_COLUMNS)
 NO_SITES = "none"
+_LABEL_COLUMNS = (*LABEL_COLUMNS, "y_true")
 _ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index that has no name
 _PREFIX = re.compile(r"(p|prob|probs|proba|probability|score|logit|logits)[_. :=-]+(?=.)", re.IGNORECASE)
 
@@ -49,11 +51,11 @@ def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], opt
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise FedGAError(f"{where} has several columns named {twice[0]!r}: rename all but one")
-    label = _one(where, names, options.label_column, LABEL_COLUMNS, "label")
+    label = _one(where, names, options.label_column, _LABEL_COLUMNS, "label")
     if label is None:
         raise FedGAError(
             f"{where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name the one that holds the true class with "
-            f"--label-column (columns: {_few(names)})"
+            f"--label-column (columns: {few_of(names, 12)})"
         )
     asked = options.site_column
     site = None if asked == NO_SITES else _one(where, names, asked, SITE_COLUMNS, "site")
@@ -67,11 +69,20 @@ def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], opt
     if not rest:
         raise FedGAError(
             f"{where} has no column of numbers beside {label!r}: add one column per class with its probability "
-            f"(columns: {_few(names)})"
+            f"(columns: {few_of(names, 12)})"
         )
     unnamed = [f"“{name}”" if name else "without a name" for name in numbers if name not in rest]
-    notes = () if prefixed or not unnamed else (f"Left out as row numbers: the column {', '.join(unnamed)}.",)
-    return Columns(label, site, tuple(prefixed or rest), notes)
+    notes = [] if prefixed or not unnamed else [f"Left out as row numbers: the column {', '.join(unnamed)}."]
+    if asked is None and site is None:
+        notes += _unused([name for name in names if name not in (label, *numeric)])
+    return Columns(label, site, tuple(prefixed or rest), tuple(notes))
+
+
+def _unused(words: Sequence[str]) -> list[str]:
+    """A note on columns of text, one of which may name the sites."""
+    if not words:
+        return []
+    return [f"Not used: {few_of(words, 6)}; --site-column {shlex.quote(words[0])} would compare sites."]
 
 
 def _one(where: str, names: Sequence[str], asked: str | None, usual: Sequence[str], kind: str) -> str | None:
@@ -94,7 +105,3 @@ def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequ
         if name not in numeric:
             raise FedGAError(f"column {name!r} of {where} does not hold numbers: name columns of probabilities")
     return tuple(chosen)
-
-
-def _few(names: Sequence[str], most: int = 12) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

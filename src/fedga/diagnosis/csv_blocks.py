@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedga.data.files import Progress, optional, reading
+from fedga.data.tables import csv_dialect
 from fedga.errors import FedGAError
 
 BLOCK = 4 << 20  # bytes: smaller ones cost more calls, larger ones leave the cache
@@ -33,6 +34,7 @@ class CsvFile:
         self._arrow = optional("pyarrow", "pyarrow", "reading CSV files")
         self._csv = optional("pyarrow.csv", "pyarrow", "reading CSV files")
         with reading(path, "a CSV file"), path.open("rb") as file:
+            self._decimal_point = csv_dialect(path).decimal_point
             header = self._header(file)
             self._delimiter = max(_DELIMITERS, key=header.count)
             # Spaces after the commas of a header are no part of the names.
@@ -61,7 +63,8 @@ class CsvFile:
         """The columns of numbers: a few words among them are mistakes, and refused where they are read."""
         with reading(self.path, "a CSV file"):
             rows = [row for row in _rows(sample, self._delimiter) if len(row) == len(self.names)]
-        found = [sum(_is_number(row[at]) for row in rows) for at in range(len(self.names))]
+        # Per cent are refused where they are read, with a word on what to write instead.
+        found = [sum(self._is_number(row[at].rstrip("% ")) for row in rows) for at in range(len(self.names))]
         return [name for name, numbers in zip(self.names, found, strict=True) if 2 * numbers >= len(rows)]
 
     def blocks(self, numbers: Sequence[str], words: Sequence[str | None], show: Progress) -> Generator[Any]:
@@ -106,13 +109,17 @@ class CsvFile:
                     column_names=self.names, block_size=len(block) + 1, use_threads=False
                 ),
                 parse_options=self._csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-                convert_options=self._csv.ConvertOptions(column_types=types, include_columns=list(types)),
+                convert_options=self._csv.ConvertOptions(
+                    column_types=types, include_columns=list(types), decimal_point=self._decimal_point
+                ),
             )
         except self._arrow.ArrowInvalid as error:
             return error
 
     def _explained(self, block: bytes, first: int, numbers: Sequence[str], error: Exception) -> FedGAError:
         """The parser's complaint with the row it is about."""
+        if not _is_utf8(block):
+            return FedGAError(f"{self.path} has letters that are not UTF-8: save it as CSV in the encoding UTF-8")
         places = [(self.names.index(name), name) for name in numbers]
         with reading(self.path, "a CSV file"):
             rows = list(_rows(block, self._delimiter))
@@ -121,12 +128,23 @@ class CsvFile:
             if len(row) != len(self.names):
                 return FedGAError(f"{where} has {len(row)} cells, but the header has {len(self.names)}: correct it")
             for place, name in places:
-                if not _is_number(row[place]):
+                if not self._is_number(row[place]):
+                    what = "write 0.5 for 50%" if row[place].rstrip().endswith("%") else "correct it"
                     return FedGAError(
-                        f"{where} has {row[place]!r} in column {name!r}, which is no number: correct it, or name the "
+                        f"{where} has {row[place]!r} in column {name!r}, which is no number: {what}, or name the "
                         "columns of probabilities with --probability-columns"
                     )
         return FedGAError(f"{self.path} is not a CSV file, or is damaged ({' '.join(str(error).split())[:160]})")
+
+    def _is_number(self, cell: str) -> bool:
+        """An empty cell may be one: it is refused later, as a missing number."""
+        if self._decimal_point == ",":
+            cell = cell.replace(".", "x").replace(",", ".")
+        try:
+            float(cell or "nan")
+        except ValueError:
+            return cell.strip().lower() in ("", "na", "n/a", "null")
+        return True
 
     def _unclosed(self, lines: _Lines, first: int) -> FedGAError:
         whole = lines.block[: lines.block.rfind(b"\n", 0, lines.unclosed) + 1]
@@ -168,10 +186,9 @@ def _rows(block: bytes, delimiter: str) -> Iterator[list[str]]:
     return (row for row in csv.reader(text, delimiter=delimiter) if row)
 
 
-def _is_number(cell: str) -> bool:
-    """An empty cell may be one: it is refused later, as a missing number."""
+def _is_utf8(block: bytes) -> bool:
     try:
-        float(cell or "nan")
-    except ValueError:
-        return cell.strip().lower() in ("", "na", "n/a", "null")
+        block.decode()
+    except UnicodeDecodeError:
+        return False
     return True

@@ -114,20 +114,19 @@ class _Predictor:
         places = np.arange(len(targets)) if places is None else places
         return tally_arrays(
             (len(places), data.num_classes),
-            self._logits(inputs, places),
+            self._probabilities(inputs, places),
             targets[places],
             sites,
             tuple(map(str, range(data.num_classes))),
             f"the model on {data.name}",
-            logits=True,
             show=self._progress,
         )
 
     @torch.inference_mode()
-    def _logits(self, inputs: np.ndarray, places: np.ndarray) -> Iterator[np.ndarray]:
+    def _probabilities(self, inputs: np.ndarray, places: np.ndarray) -> Iterator[np.ndarray]:
         for first in range(0, len(places), ROWS_AT_ONCE):
             chosen = torch.from_numpy(inputs[places[first : first + ROWS_AT_ONCE]]).to(self._device)
-            yield self._model(self._pixels.apply(chosen)).double().cpu().numpy()
+            yield self._model(self._pixels.apply(chosen)).double().softmax(1).cpu().numpy()
 
 
 def _is_own(options: DataOptions, saved: SavedModel) -> bool:

@@ -138,25 +138,33 @@ def bounds_picture(found: Diagnosis) -> Rows:
     shown, highest = most_telling(np.where(np.isnan(high), np.nan, errors.asymmetry), MOST_ROWS)
     rows = []
     for at in shown:
-        place = where_of(errors.asymmetry[at], low[at], high[at])
+        place = where_of(errors.asymmetry[at], (errors.low[at], errors.high[at]), (low[at], high[at]))
         expected = f"{number_text(low[at], True)} to {number_text(high[at], True)}"
         numbers = (number(found.holdings.totals[at]), expected, number_text(errors.asymmetry[at], True), place)
         band = (scale.at(low[at]), scale.at(high[at]))
         said = f"{found.class_names[at]}: expected {expected}, measured {numbers[2]}, {place}"
-        kind = "even" if place == "inside" else "high" if place == "above" else "low"
+        kind = {"above": "high", "below": "low"}.get(place, "even")
         kind = kind if errors.enough[at] else "few"
-        rows.append(Row(found.class_names[at], kind, scale.at(errors.asymmetry[at]), None, numbers, said, band))
+        line = (scale.at(errors.low[at]), scale.at(errors.high[at]))
+        rows.append(Row(found.class_names[at], kind, scale.at(errors.asymmetry[at]), line, numbers, said, band))
     left_out = int((~np.isnan(high) & ~np.isnan(errors.asymmetry)).sum()) - len(shown)
     return Rows(tuple(rows), tuple(scale.ticks), scale.at(1), left_out, highest - 1)
 
 
-def where_of(ea: float, low: float, high: float) -> str:
+def where_of(ea: float, sure: tuple[float, float], expected: tuple[float, float]) -> str:
+    """Where an EA lies; one whose 95 % interval reaches into what is expected is not known to be outside.
+
+    >>> expected = (1.0, 3.0)
+    >>> where_of(0.7, (0.5, 0.9), expected), where_of(2.0, (0.5, 4.0), expected), where_of(6.0, (4.0, 9.0), expected)
+    ('below', 'inside', 'above')
+    >>> where_of(1.8, (1.0, 3.1), (1.6, 1.6))
+    'not sure'
     """
-    >>> where_of(2.0, 1.0, 3.0), where_of(0.5, 1.0, 3.0), where_of(9.0, 1.0, 3.0)
-    ('inside', 'below', 'above')
-    """
+    low, high = expected
+    if sure[1] < low or sure[0] > high:
+        return "below" if ea < low else "above"
     slack = 1e-9  # counts and sums of probabilities are rounded
-    return "below" if ea < low * (1 - slack) else "above" if ea > high * (1 + slack) else "inside"
+    return "inside" if low * (1 - slack) <= ea <= high * (1 + slack) else "not sure"
 
 
 def site_picture(found: Diagnosis) -> Rows | None:
@@ -169,7 +177,7 @@ def site_picture(found: Diagnosis) -> Rows | None:
     top = np.where(known, np.where(np.isnan(usable), -np.inf, usable).max(1), np.nan)
     shown, highest = most_telling(top, MOST_ROWS)
     rows = tuple(_site_row(found, at, usable[at], scale) for at in shown)
-    return Rows(rows, tuple(scale.ticks), scale.at(1), len(found.site_names) - len(shown), highest - 1)
+    return Rows(rows, tuple(scale.ticks), scale.at(1), int(known.sum()) - len(shown), highest - 1)
 
 
 def _site_row(found: Diagnosis, at: int, usable: np.ndarray, scale: LogScale) -> Row:
@@ -177,12 +185,12 @@ def _site_row(found: Diagnosis, at: int, usable: np.ndarray, scale: LogScale) ->
     errors = found.sites.at(at)
     worst, best = int(np.nanargmax(usable)), float(np.nanmin(usable))
     numbers = (
-        number_text(float(errors.ratio), True),
-        found.class_names[worst],
         number_text(usable[worst], True),
+        found.class_names[worst],
+        f"{(~np.isnan(usable)).sum()} of {(errors.samples > 0).sum()}",
         percent(float(errors.overall_accuracy)),
         f"{errors.samples.sum():,}",
     )
-    said = f"{found.site_names[at]}: error asymmetry {number_text(best, True)} to {numbers[2]} ({numbers[1]})"
+    said = f"{found.site_names[at]}: error asymmetry {number_text(best, True)} to {numbers[0]} ({numbers[1]})"
     line = (scale.at(best), scale.at(usable[worst]))
     return Row(found.site_names[at], kind_of(errors, worst), scale.at(usable[worst]), line, numbers, said)

@@ -49,9 +49,9 @@ def _class_table(found: Diagnosis) -> Table:
         numbers = [_cell(name, row[name]) for name in ("class", "trained_on", *_ERRORS)]
         numbers[-1] = _cell("ea", row["ea"], note="" if row["enough_samples"] else _FEW)
         known = not math.isnan(row["ea"]) and not math.isnan(row["bound_low"])
-        place = where_of(row["ea"], row["bound_low"], row["bound_high"]) if known else NOTHING
-        sure, expected = _span(row["ea_low"], row["ea_high"]), _span(row["bound_low"], row["bound_high"])
-        cells.append((*numbers, Cell(sure), Cell(expected), Cell(place)))
+        sure, expected = (row["ea_low"], row["ea_high"]), (row["bound_low"], row["bound_high"])
+        place = where_of(row["ea"], sure, expected) if known else NOTHING
+        cells.append((*numbers, Cell(_span(*sure)), Cell(_span(*expected)), Cell(place)))
     caption = (
         "Trained on: samples, " + found.holdings.source + ". Recognised: part of the samples that were given to their "
         "class. Missed: probability that they give to other classes. False alarm: probability that samples of other "

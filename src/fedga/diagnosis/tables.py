@@ -14,7 +14,7 @@ from fedga.data.files import Progress, optional, reading
 from fedga.diagnosis.columns import Columns, Options, choose_columns
 from fedga.diagnosis.csv_blocks import CsvFile
 from fedga.diagnosis.tally import Batch, Predictions, Tallying, finished
-from fedga.diagnosis.vocabulary import Labels, Sites, Vocabulary
+from fedga.diagnosis.vocabulary import Labels, Sites, Vocabulary, few_of
 from fedga.errors import FedGAError
 
 _ROWS_AT_ONCE = 16_000  # of a Parquet file: fewer would cost it more than they save in cache
@@ -34,7 +34,17 @@ def read_table(path: Path, options: Options, show: Progress) -> Predictions:
                 tallying.add(_batch(part, columns, labels, sites, first))
                 first += part.num_rows
     found = finished(tallying, sites, columns.site is not None)
-    return replace(found, notes=columns.notes)
+    return replace(found, notes=(*columns.notes, *_without_samples(found)))
+
+
+def _without_samples(found: Predictions) -> list[str]:
+    """A note on classes that no sample has, which may be columns of something else."""
+    empty = np.flatnonzero(found.tally.samples.sum(0) == 0).tolist()
+    if not empty:
+        return []
+    names = few_of([f"“{found.class_names[at]}”" for at in empty], 4)
+    what = f"the class {names}: is it a column" if len(empty) == 1 else f"the classes {names}: are they columns"
+    return [f"No sample has {what} of probabilities? If not, choose columns with --probability-columns."]
 
 
 class _CsvTable:

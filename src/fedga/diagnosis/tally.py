@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedga.diagnosis.vocabulary import UNKNOWN, Labels, Sites, text_of
+from fedga.diagnosis.vocabulary import UNKNOWN, Labels, Sites, few_of, text_of, whole_number
 from fedga.errors import FedGAError
 
 ROWS_AT_ONCE = 4000  # of a hundred classes they fit a core's cache; no power of two, whose columns would collide there
-SUM_TOLERANCE = 0.01  # probabilities may have been rounded to a few digits
+LEAST_TOLERANCE, MOST_TOLERANCE = 0.01, 0.05  # of a sum of probabilities
+_ROUNDED_BY = 0.005  # a probability of two digits
+_NEARLY_ALL = 0.99  # of the rows
 NEGATIVE_TOLERANCE = 1e-6
 _LONGEST_SHOWN = 60  # characters of a label
 MOST_CELLS = 20_000_000  # sites × classes × classes
@@ -63,8 +65,9 @@ class Tallying:
 
     def __init__(self, labels: Labels, where: str, *, logits: bool = False) -> None:
         self.labels, self.where, self.logits = labels, where, logits
-        self.rows = 0
+        self.rows = self._like_probabilities = 0
         self._classes = len(labels.names)
+        self._tolerance = 1e-9 + min(max(_ROUNDED_BY * self._classes, LEAST_TOLERANCE), MOST_TOLERANCE)
         self._room = 0  # sites
         self._sums = np.zeros((self._classes, 0))  # [class, site and true class]
         self._counts = np.zeros((3, 0), dtype=np.int64)  # samples, hits and predicted, as `Tally` has them
@@ -90,6 +93,7 @@ class Tallying:
         """What was added up, of so many sites."""
         if not self.rows:
             raise FedGAError(f"{self.where} has no rows: give at least one prediction of every class")
+        self._check_all()
         shape = (self._room, self._classes)
         samples, hits, predicted = self._counts.reshape(3, *shape)[:, :sites]
         if (samples.sum(0) > 0).sum() < 2:
@@ -100,6 +104,22 @@ class Tallying:
             )
         sums = self._sums.reshape(self._classes, *shape)[:, :sites].transpose(1, 2, 0)
         return Tally(samples, np.ascontiguousarray(sums), hits, predicted)
+
+    def _check_all(self) -> None:
+        """Refuse what can be told from all rows alone."""
+        if self.logits and self._like_probabilities >= _NEARLY_ALL * self.rows:
+            raise FedGAError(
+                f"the numbers of {self.where} sum to 1 in every row, so these are probabilities already: leave "
+                "--logits out (in Python logits=True), and call an array of them probs"
+            )
+        if self.labels.seem_to_count_from_one:
+            raise self._from_one()
+
+    def _from_one(self) -> FedGAError:
+        return FedGAError(
+            f"the labels of {self.where} seem to count from 1, since 0 never occurs: write the names of the classes "
+            f"({few_of(self.labels.names, 4)}), or count from 0"
+        )
 
     def _make_room(self, sites: int) -> None:
         if sites <= self._room:
@@ -125,22 +145,29 @@ class Tallying:
                 text = text_of(label)
                 if not text:
                     raise FedGAError(f"{row} has no label: label it or remove it")
+                if self.labels.seem_to_count_from_one:
+                    raise self._from_one()
                 shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
-                raise FedGAError(f"{row} has label {shown!r}, which is no class: it must be {self.labels.known()}")
+                why = "" if whole_number(text) is not None else f"; no column of probabilities is called {shown!r}"
+                raise FedGAError(f"{row} has label {shown!r}, which is no class: it must be {self.labels.known()}{why}")
 
     def _probabilities(self, batch: Batch) -> np.ndarray:
         """The batch's probabilities, float64 [classes, rows], checked."""
         scores = np.asarray(batch.scores, dtype=np.float64)
         if self.logits:
+            if len(scores) > 1:
+                fits = (np.abs(scores.sum(0) - 1) <= self._tolerance) & (scores.min(0) >= -NEGATIVE_TOLERANCE)
+                self._like_probabilities += int(fits.sum())
             return _softmax(self._finite(batch, scores))
         if len(scores) == 1:
             self._check_range(batch, scores, highest=1.0)
             return np.concatenate([1 - scores, scores])
-        off = np.abs(scores.sum(0) - 1) > SUM_TOLERANCE
+        total = scores.sum(0)
+        off = np.abs(total - 1) > self._tolerance
         if off.any() or not scores.min() >= -NEGATIVE_TOLERANCE:  # NaN is not at least anything
             self._check_range(batch, scores)
             self._refuse_sum(batch, scores, int(np.argmax(off)))
-        return scores
+        return scores / total
 
     def _finite(self, batch: Batch, scores: np.ndarray) -> np.ndarray:
         """Logits of which every one is a number; minus infinity is one, and means a probability of 0."""
@@ -177,12 +204,13 @@ class Tallying:
     def _refuse_sum(self, batch: Batch, scores: np.ndarray, at: int) -> None:
         total = float(scores[:, at].sum())
         row = f"the probabilities in row {batch.first + at:,} of {self.where}"
-        if abs(total - 100) <= 100 * SUM_TOLERANCE:
+        if abs(total - 100) <= 100 * self._tolerance:
             raise FedGAError(f"{row} sum to {total:.4g}, so these are per cent: divide them by 100")
-        names = ", ".join(self.labels.names[:4]) + (", ..." if len(self.labels.names) > 4 else "")
+        may_be_logits = scores[:, at].min() < 0 or scores[:, at].max() > 1
+        first = "pass --logits (in Python logits=True) if these are logits" if may_be_logits else "correct them"
         raise FedGAError(
-            f"{row} sum to {total:.4g}, not to 1: pass --logits (in Python logits=True) if these are logits, or choose "
-            f"the right columns with --probability-columns (taken as classes: {names})"
+            f"{row} sum to {total:.4g}, not to 1: {first}, or choose the right columns with --probability-columns "
+            f"(taken as classes: {few_of(self.labels.names, 4)})"
         )
 
     def _called(self, scores: np.ndarray, of_class: int) -> str:

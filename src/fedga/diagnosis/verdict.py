@@ -65,7 +65,10 @@ class _Judge:
             return self._at_a_site(site, of_class, len(cells) - 1)
         maybe = _worst_first(self.everywhere, _may_be_forgotten(self.everywhere))
         if maybe:
-            return self._unclear(maybe)
+            return self._unclear(maybe[0])
+        unknown = np.flatnonzero(_cannot_be_judged(self.everywhere)).tolist()
+        if unknown:
+            return self._unknown(sorted(unknown, key=lambda at: -self.everywhere.asymmetry[at]))
         return self._fair()
 
     def _forgotten(self, forgotten: Sequence[int]) -> Verdict:
@@ -81,10 +84,7 @@ class _Judge:
                 f"recognised, and {percent(there.missed[worst])} of the probability goes to other classes."
             )
         if others:
-            shown, more = [f"“{self.names[at]}”" for at in others[:_MOST_NAMED]], len(others) - _MOST_NAMED
-            named = ", ".join(shown) if more > 0 else listed(shown)
-            beyond = f" and {more} more" if more > 0 else ""
-            findings.append(f"{named}{beyond} {'is' if len(others) == 1 else 'are'} forgotten too.")
+            findings.append(f"{self._few(others)} {'is' if len(others) == 1 else 'are'} forgotten too.")
         return Verdict("forgotten", headline, (*findings, *self._favoured(), *self._starved(worst)), worst, site)
 
     def _at_a_site(self, site: int, of_class: int, others: int) -> Verdict:
@@ -102,20 +102,33 @@ class _Judge:
             findings.append(f"The same holds for {others} more {'pair' if others == 1 else 'pairs'} of site and class.")
         return Verdict("at a site", headline, (*findings, *self._starved(of_class)), of_class, site)
 
-    def _unclear(self, maybe: Sequence[int]) -> Verdict:
-        worst = maybe[0]
-        found, verb = self.everywhere, "is" if self.everywhere.samples[worst] == 1 else "are"
-        few = "the samples are too few" if found.enough[worst] else f"only {_samples(found, worst)} {verb} too few"
+    def _unclear(self, worst: int) -> Verdict:
         headline = (
-            f"Perhaps: {self._called(worst)} seems to be forgotten, {_missed(found, worst)}, but {few} to be sure."
+            f"Perhaps: {self._called(worst)} seems to be forgotten, {_missed(self.everywhere, worst)}, but the samples "
+            "are too few to be sure."
         )
         return Verdict("unclear", headline, (self._errors(worst), *self._starved(worst)), worst)
+
+    def _unknown(self, unknown: Sequence[int]) -> Verdict:
+        """No class is known to be forgotten, and of some too little is known."""
+        worst, *others = unknown
+        verb = "is" if self.everywhere.samples[worst] == 1 else "are"
+        headline = (
+            f"Cannot tell: only {_samples(self.everywhere, worst)} of {self._called(worst)} {verb} too few to say "
+            "whether it is forgotten."
+        )
+        findings = [self._errors(worst)]
+        if others:
+            findings.append(f"The same holds for {self._few(others)}; no other class is forgotten.")
+        else:
+            findings.append("No other class is forgotten.")
+        return Verdict("unclear", headline, (*findings, *self._starved(worst)), worst)
 
     def _fair(self) -> Verdict:
         found = self.everywhere
         known = ~np.isnan(found.asymmetry)
         if not known.any():
-            return Verdict("fair", "No: this model makes no error that could be uneven.", ())
+            return Verdict("fair", "No: this model makes no errors at all here, so that none can be uneven.", ())
         worst = int(np.argmax(np.where(known, found.asymmetry, -np.inf)))
         ea = found.asymmetry[worst]
         if ea >= FORGOTTEN:
@@ -130,10 +143,15 @@ class _Judge:
             )
         return Verdict("fair", headline, (self._errors(worst), *self._favoured()))
 
+    def _few(self, classes: Sequence[int]) -> str:
+        """The first of these classes by name, and how many more there are."""
+        shown, more = [f"“{self.names[at]}”" for at in classes[:_MOST_NAMED]], len(classes) - _MOST_NAMED
+        return f"{', '.join(shown)} and {more} more" if more > 0 else listed(shown)
+
     def _called(self, of_class: int) -> str:
         _, rare, missing = class_kinds(torch.from_numpy(self.holdings.totals))
         kind = "class" if not rare[of_class] else "rare class"
-        return f"the {kind} “{self.names[of_class]}”" + (", never trained on," if missing[of_class] else "")
+        return f"the {kind} “{self.names[of_class]}”" + (" (never trained on)" if missing[of_class] else "")
 
     def _errors(self, of_class: int) -> str:
         found = self.everywhere
@@ -141,13 +159,11 @@ class _Judge:
         span = f"{_ea(low)} or more" if high > _MOST_TIMES else f"{_ea(low)} to {_ea(high)}"
         sure = "" if np.isnan(low) else f"; 95 % sure: {span}"
         return (
-            f"The {_samples(found, of_class)} of “{self.names[of_class]}” give {percent(found.missed[of_class])} of "
-            f"their probability to other classes, where samples of the others give it "
-            f"{number_text(found.false_alarm[of_class])} (added up over classes): error asymmetry "
-            f"{number_text(found.missed[of_class])} / {number_text(found.false_alarm[of_class])} = "
-            f"{_ea(found.asymmetry[of_class])}, where 1 is fair{sure}. "
-            f"{percent(found.accuracy[of_class])} of them are recognised; over all samples it is "
-            f"{percent(float(found.overall_accuracy))}."
+            f"{percent(found.accuracy[of_class])} of the {_samples(found, of_class)} of “{self.names[of_class]}” are "
+            f"recognised; over all samples it is {percent(float(found.overall_accuracy))}. On average they are missed "
+            f"by {number_text(found.missed[of_class])}, and others are mistaken for them by "
+            f"{number_text(found.false_alarm[of_class])}: error asymmetry {number_text(found.missed[of_class])} / "
+            f"{number_text(found.false_alarm[of_class])} = {_ea(found.asymmetry[of_class])}, where 1 is fair{sure}."
         )
 
     def _favoured(self) -> list[str]:
@@ -200,7 +216,12 @@ def _is_forgotten(errors: Errors) -> np.ndarray:
 
 
 def _may_be_forgotten(errors: Errors) -> np.ndarray:
-    return (errors.asymmetry >= FORGOTTEN) & (errors.missed >= LEAST_MISSED)
+    return errors.enough & (errors.asymmetry >= FORGOTTEN) & (errors.missed >= LEAST_MISSED)
+
+
+def _cannot_be_judged(errors: Errors) -> np.ndarray:
+    """Classes of few samples that may be forgotten for all we know; so few may always be missed by `LEAST_MISSED`."""
+    return ~errors.enough & (errors.high >= FORGOTTEN)
 
 
 def _worst_first(errors: Errors, chosen: np.ndarray) -> list[int]:

@@ -21,6 +21,8 @@ _SAYS_NOTHING = {
     "positive",
     "prediction",
     "y_prob",
+    "y_proba",
+    "y_score",
     "1",
 }
 
@@ -39,22 +41,31 @@ class Labels:
         self.names = tuple(names)
         self._places = {name: place for place, name in enumerate(self.names)}
         self._numbered = any(whole_number(name) is not None for name in self.names)
+        self._met_name, self._met_numbers = False, set[int]()
 
     def code(self, label: object) -> int:
         """The place of the class, or ``UNKNOWN``."""
         text = text_of(label)
         if text in self._places:
+            self._met_name = True
             return self._places[text]
         number = whole_number(text)
         if number is None:
             return UNKNOWN
         if self._numbered:
             return self._places.get(str(number), UNKNOWN)
+        self._met_numbers.add(number)
         return number if 0 <= number < len(self.names) else UNKNOWN
+
+    @property
+    def seem_to_count_from_one(self) -> bool:
+        """Whether all labels met are numbers from 1 to the number of classes, which are called otherwise."""
+        met = self._met_numbers
+        return bool(met) and not self._met_name and min(met) >= 1 and max(met) <= len(self.names)
 
     def known(self) -> str:
         """What a label may be, in words."""
-        named = f"{', '.join(self.names[:6])}{', ...' if len(self.names) > 6 else ''}"
+        named = few_of(self.names, 6)
         return f"one of {named}" if self._numbered else f"one of {named}, or a place from 0 to {len(self.names) - 1}"
 
 
@@ -144,6 +155,14 @@ def whole_number(text: str) -> int | None:
     if re.fullmatch(r"[+-]?\d{1,18}(\.0*)?", text):
         return int(text.partition(".")[0])
     return {"true": 1, "false": 0}.get(text.lower())
+
+
+def few_of(names: Sequence[str], most: int) -> str:
+    """
+    >>> few_of("abc", 3), few_of("abc", 2)
+    ('a, b, c', 'a, b, ...')
+    """
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def check_names(names: Sequence[object], where: str) -> tuple[str, ...]:
