@@ -17,6 +17,20 @@ __all__ = ["make_dataset", "make_lane", "make_uneven_federation"]
 os.environ.pop("COLUMNS", None)  # set for workers of pytest: tables would be as narrow as its terminal
 torch.set_num_threads(1)  # the tests' tensors are small: a second thread only costs
 
+# The longest files, and those that mostly wait for processes: they begin first, so that short ones fill the end.
+LONG = ("test_examples.py", "test_federation_pages.py", "test_pages.py", "test_federation.py", "test_simulation.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Commands that are called in this process choose a number of threads, which would slow the tests after them."""
+    yield
+    torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="session")
 def pictures() -> Dataset:
