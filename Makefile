@@ -11,7 +11,7 @@ demo: $(READY)  ## FedAvg against FedGA on digits that ship with scikit-learn: a
 	$(BIN)/fedga run --out demo
 
 test: check browser  ## everything CI runs
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)  ## lint, formatting, types
 	$(BIN)/ruff check .
