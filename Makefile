@@ -5,13 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check browser docs format bench clean
+.PHONY: demo test federations check browser docs format bench clean
 
 demo: $(READY)  ## FedAvg against FedGA on digits that ship with scikit-learn: a table, and pictures in demo/
 	$(BIN)/fedga run --out demo
 
 test: check browser  ## everything CI runs
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+federations: $(READY)  ## the two pages of the documentation on which real servers and sites run, in full
+	FEDGA_FEDERATIONS=1 $(BIN)/python -m pytest tests/docs/test_federation_pages.py
 
 check: $(READY)  ## lint, formatting, types
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ os.environ.pop("COLUMNS", None)  # set for workers of pytest: tables would be as
 torch.set_num_threads(1)  # the tests' tensors are small: a second thread only costs
 
 # The longest files, and those that mostly wait for processes: they begin first, so that short ones fill the end.
-LONG = ("test_examples.py", "test_federation_pages.py", "test_pages.py", "test_federation.py", "test_simulation.py")
+LONG = ("test_examples.py", "test_federation.py", "test_pages.py", "test_simulation.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +20,12 @@ def called(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def follow(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def follow(page: Path, folder: Path, *, only_checked: bool = False) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(RUNNER), str(page), str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"FEDGA_ONLY_CHECKED": "1" if only_checked else ""}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def works(page: Path, folder: Path) -> None:
-    ended = follow(page, folder)
+def works(page: Path, folder: Path, *, only_checked: bool = False) -> None:
+    ended = follow(page, folder, only_checked=only_checked)
     assert ended.returncode == 0, ended.stdout + ended.stderr
