@@ -54,6 +54,7 @@ ATTRIBUTES: Mapping[str, set[str]] = {
 HERE: Mapping[str, Mapping[str, str]] = {
     # Sixteen rounds take four minutes; each further one repeats what the first did.
     "docs/flower-tutorial.md": {"localhost": "localhost:PORT", "--rounds 8": "--rounds 1"},
+    "docs/how-to/own-data.md": {"--seeds 0-4": "--seeds 0-1"},  # five of them are for the numbers on the page
     "docs/real-machines.md": {
         "/srv/": "srv/",
         "fl.example.org:9092": "localhost:PORT",
