@@ -11,8 +11,10 @@ import torch
 
 from fedga import FedGAError, scores, simulate
 from fedga.data import load_dataset, make_federation
+from fedga.experiments.records import METRICS
 from fedga.report.curves import read_curves
 from fedga.simulation.evaluation import Evaluation
+from fedga.simulation.metrics import BUILT_IN
 from tests.cli.program import SMALL, fedga
 
 # The same number as a built-in one, so that every place it arrives at can be checked.
@@ -79,6 +81,10 @@ def test_a_wrong_metric_is_refused_before_anything_is_trained(project: Path, bod
     (project / "twin.py").write_text(f"def twin(evaluation):\n    {body}\n")
     assert fedga(f"run {SMALL} --out results").complaint.startswith(complaint)
     assert not Path("results").exists()
+
+
+def test_the_names_that_cannot_be_had_are_those_that_are_recorded() -> None:
+    assert set(BUILT_IN) == set(METRICS)
 
 
 def test_a_built_in_name_is_refused(project: Path) -> None:

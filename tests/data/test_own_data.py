@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedga.data import load_dataset, make_federation
+from fedga.data.tables import CsvDialect, csv_dialect
 from tests.cli.program import fedga
 from tests.data.data_makers import check_equal, encode, pictures, write_parquet, write_picture_classes
 
@@ -270,3 +271,18 @@ def test_a_run_on_columns_of_unlike_scale_says_what_to_do(tmp_path: Path) -> Non
     as_they_are = fedga(f"{run} --out {tmp_path}/runs")
     assert "columns of t.csv lie between 6 and 4,037, " in as_they_are.err
     assert "columns of t.csv" not in fedga(f"{run} --standardize true --out {tmp_path}/others").err
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "delimiter", "point"),
+    [
+        ("a,b,label", "0.5,1,x", ",", "."),
+        ("a;b;label", "0,5;1;x", ";", ","),
+        ('"age, years";b;label', "0,5;1;x", ";", ","),
+        ("a\tb\tlabel", "0.5\t1\tx", "\t", "."),
+        ("label", "x", ",", "."),
+    ],
+)
+def test_how_a_csv_file_is_written(header: str, row: str, delimiter: str, point: str, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(f"{header}\n{row}\n")
+    assert csv_dialect(tmp_path / "table.csv") == CsvDialect(delimiter, point)

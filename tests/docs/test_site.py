@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -18,10 +17,10 @@ from typer.main import get_command
 
 from fedga.cli import _program, app
 from fedga.experiments.spec import SETTINGS
+from tests.browser import CHROMIUM, needs_chromium
 from tests.docs.blocks import ROOT, read_blocks
 
 PUBLIC = ("fedga", "fedga.algorithms", "fedga.data", "fedga.diagnosis", "fedga.flower", "fedga.models")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FETCHED = {"img": "src", "script": "src", "iframe": "src", "source": "src", "link": "href"}
 
 
@@ -116,7 +115,7 @@ def test_every_command_option_and_setting_is_in_the_reference(pages: dict[str, S
     assert {name for name in SETTINGS if name not in pages["reference/settings.html"].text} == set()
 
 
-@pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="needs Chromium: `apt install chromium`")
+@needs_chromium
 def test_it_opens_from_disk_without_a_network_and_finds_what_is_searched(site: Path) -> None:
     trouble: list[str] = []
     with sync_playwright() as playwright:

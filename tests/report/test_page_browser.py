@@ -7,9 +7,7 @@ import csv
 import html
 import io
 import itertools
-import os
 import re
-import shutil
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,15 +26,11 @@ from fedga.report.page.build import write_page
 from fedga.report.page.svg import svg_url
 from fedga.report.style import drawing
 from fedga.report.writers import comma_separated
+from tests.browser import CHROMIUM, needs_chromium
 from tests.report.made_up import make_curves
 from tests.report.page_stores import HOSTILE, asked, hostile_store, last_values, mean_text, small_store
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-# In CI they fail without a browser: a page that nobody opened has not been tested.
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and not os.environ.get("CI"),
-    reason="needs Chromium: `apt install chromium`, `brew install --cask chromium` or Google Chrome",
-)
+pytestmark = needs_chromium
 Open = Callable[..., Page]
 
 

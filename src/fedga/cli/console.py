@@ -8,8 +8,15 @@ from typing import NoReturn
 from rich.console import Console
 from rich.text import Text
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Where nobody reads any more, `main` ends the program as it should; rich alone would exit with code 1."""
+        raise BrokenPipeError
+
+
+out = _Console(highlight=False)
+err = _Console(stderr=True, highlight=False)
 
 
 def fail(sentence: str, code: int = 2) -> NoReturn:

@@ -155,13 +155,11 @@ def _print(found: Diagnosis, format: str) -> None:  # noqa: A002 - the flag is -
     if format == "json":
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
         return
-    with out.capture() as captured:
-        out.print(Text(found.headline, style="bold"))
-        for finding in (*found.verdict.findings, *found.notes):
-            out.print(Text(f"- {finding}"))
-        table = terminal_table(found)
-        if table.rows:  # there are errors
-            out.print()
-            out.print(terminal(table, width=out.width))
-            out.print(Text(f"EA ratio {number_text(found.ea_ratio, True)}, where 1 is fair", style="bold"))
-    print(captured.get(), end="", flush=True)  # rich would meet a closed pipe with exit code 1
+    out.print(Text(found.headline, style="bold"))
+    for finding in (*found.verdict.findings, *found.notes):
+        out.print(Text(f"- {finding}"))
+    table = terminal_table(found)
+    if table.rows:  # there are errors
+        out.print()
+        out.print(terminal(table, width=out.width))
+        out.print(Text(f"EA ratio {number_text(found.ea_ratio, True)}, where 1 is fair", style="bold"))

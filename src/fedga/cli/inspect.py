@@ -101,7 +101,7 @@ def evaluate_model(
     from fedga.simulation.device_data import DeviceData
     from fedga.simulation.evaluation import evaluate
     from fedga.simulation.memory import Appetite
-    from fedga.simulation.metrics import scores
+    from fedga.simulation.metrics import own_metrics, scores
     from fedga.simulation.stacked import StackedModel
     from fedga.simulation.workers import Workers
 
@@ -115,11 +115,7 @@ def evaluate_model(
         label_column=label_column or (spec.label_column if own else None),
         client_column=client_column or (spec.client_column if own else None),
     )
-    if data.input_shape != saved.input_shape or data.num_classes != len(saved.class_names):
-        raise FedGAError(
-            f"{model.name} reads samples of shape {saved.input_shape} in {len(saved.class_names)} classes and "
-            f"{data.name} has {data.input_shape} in {data.num_classes}: give the data set it was trained for"
-        )
+    saved.check_fits(data, model.name)
     if data.class_names != saved.class_names:
         say(f"the classes of {data.name} have other names than those of {spec.dataset}: taken in the order they stand")
     stacked = StackedModel(saved.model).to(where)
@@ -132,7 +128,7 @@ def evaluate_model(
         saved.pixels.to(where),
         Appetite.for_model(stacked, where, data.input_shape, spec.batch_size),
     )
-    [row] = scores(evaluation)
+    [row] = scores(evaluation, further=own_metrics())
     recalls = score.recall(evaluation.confusion)[0].tolist()
     if format == "json":
         by_class = dict(zip(data.class_names, recalls, strict=True))

@@ -62,7 +62,7 @@ def read_csv(path: Path, options: Options) -> Parts:
     if not table.num_rows:
         raise FedGAError(f"{path} has a header and no rows: add a row per sample")
     if any(types.is_binary(column.type) for column in table.columns):
-        raise _not_utf8(path)
+        raise not_utf8(path)
     return _parts(_Columns(str(path), table), None, options)
 
 
@@ -86,12 +86,13 @@ def csv_dialect(path: Path) -> CsvDialect:
     try:
         header.decode()
     except UnicodeDecodeError:
-        raise _not_utf8(path) from None
-    delimiter = "," if b"," in header else next((sign for sign in ";\t" if sign.encode() in header), ",")
+        raise not_utf8(path) from None
+    bare = re.sub(rb'"[^"]*"', b"", header)  # a name may hold what parts the others
+    delimiter = max(",;\t", key=lambda sign: bare.count(sign.encode()))
     return CsvDialect(delimiter, "," if delimiter == ";" and re.search(rb"\d,\d", rows) else ".")
 
 
-def _not_utf8(path: Path) -> FedGAError:
+def not_utf8(path: Path) -> FedGAError:
     return FedGAError(f"{path} has letters that are not UTF-8: save it as CSV in the encoding UTF-8")
 
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedga.data.files import Progress, optional, reading
-from fedga.data.tables import csv_dialect
+from fedga.data.tables import csv_dialect, not_utf8
 from fedga.errors import FedGAError
 
 BLOCK = 4 << 20  # bytes: smaller ones cost more calls, larger ones leave the cache
 _MOST_THREADS = 8
-_DELIMITERS = (",", ";", "\t")
 _MEGABYTE = 1_000_000
 _LONGEST_QUOTE = 64 << 20  # bytes, beyond which a quotation is a mistake
 _QUOTATION = re.compile(rb'(?:\A|[,;\t\r\n])(?P<mark>")[^"]*(?:""[^"]*)*(?P<end>"|\Z)')
@@ -34,9 +33,9 @@ class CsvFile:
         self._arrow = optional("pyarrow", "pyarrow", "reading CSV files")
         self._csv = optional("pyarrow.csv", "pyarrow", "reading CSV files")
         with reading(path, "a CSV file"), path.open("rb") as file:
-            self._decimal_point = csv_dialect(path).decimal_point
+            dialect = csv_dialect(path)
+            self._delimiter, self._decimal_point = dialect.delimiter, dialect.decimal_point
             header = self._header(file)
-            self._delimiter = max(_DELIMITERS, key=header.count)
             # Spaces after the commas of a header are no part of the names.
             names = next(csv.reader([header], delimiter=self._delimiter, skipinitialspace=True), [])
             self._begin = file.tell()
@@ -119,7 +118,7 @@ class CsvFile:
     def _explained(self, block: bytes, first: int, numbers: Sequence[str], error: Exception) -> FedGAError:
         """The parser's complaint with the row it is about."""
         if not _is_utf8(block):
-            return FedGAError(f"{self.path} has letters that are not UTF-8: save it as CSV in the encoding UTF-8")
+            return not_utf8(self.path)
         places = [(self.names.index(name), name) for name in numbers]
         with reading(self.path, "a CSV file"):
             rows = list(_rows(block, self._delimiter))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedga.data import Dataset, Federation, load_dataset, make_federation
+from fedga.data import Dataset, Federation, load_dataset
 from fedga.data.files import Progress
 from fedga.diagnosis.arrays import tally_arrays
 from fedga.diagnosis.counts import Holdings
@@ -17,6 +17,7 @@ from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import errors_of
 from fedga.diagnosis.tally import MOST_CELLS, ROWS_AT_ONCE, Predictions
 from fedga.errors import FedGAError
+from fedga.experiments.prepare import dealt_out
 from fedga.experiments.saved import SavedModel, load_model
 from fedga.experiments.spec import SITES
 
@@ -45,7 +46,7 @@ def diagnose_model(
     if trained is not None:
         return _on_own_data(path, predictor, trained, saved)
     given = _load(options.dataset or "", options)
-    _check_fits(path, saved, given)
+    saved.check_fits(given, path.name)
     original = _original(saved, options)
     if original is None:
         note = f"{saved.spec.dataset}, which the model was trained on, is not here: {given.name} is taken in its place."
@@ -56,7 +57,7 @@ def diagnose_model(
 def _on_own_data(
     path: Path, predictor: _Predictor, data: Dataset, saved: SavedModel, notes: tuple[str, ...] = ()
 ) -> Diagnosis:
-    _check_fits(path, saved, data)
+    saved.check_fits(data, path.name)
     federation = _federation(data, saved)
     names, holdings = _site_names(federation, saved), _holdings(federation, saved, data)
     overall = predictor.tally(data, data.test_inputs, data.test_targets)
@@ -174,14 +175,7 @@ def _federation(data: Dataset, saved: SavedModel) -> Federation:
     natural = data.train_clients is not None and spec.partition == "natural"
     if spec.partition == "natural" and not natural:
         return Federation(data, np.arange(len(data.train_targets)), np.array([0, len(data.train_targets)]))
-    return make_federation(
-        data,
-        spec.partition,
-        clients=spec.clients,
-        seed=spec.seed,
-        alpha=spec.alpha,
-        classes_per_client=spec.classes_per_client,
-    )
+    return dealt_out(data, spec)
 
 
 def _site_names(federation: Federation, saved: SavedModel) -> tuple[str, ...]:
@@ -200,11 +194,3 @@ def _other_names(data: Dataset, saved: SavedModel) -> tuple[str, ...]:
     if data.class_names == saved.class_names:
         return ()
     return (f"The classes of {data.name} have other names than the model was trained with: taken in their order.",)
-
-
-def _check_fits(path: Path, saved: SavedModel, data: Dataset) -> None:
-    if data.input_shape != saved.input_shape or data.num_classes != len(saved.class_names):
-        raise FedGAError(
-            f"{path.name} reads samples of shape {saved.input_shape} in {len(saved.class_names)} classes and "
-            f"{data.name} has {data.input_shape} in {data.num_classes}: give the data set it was trained for"
-        )

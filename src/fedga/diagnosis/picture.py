@@ -13,18 +13,13 @@ import numpy as np
 
 from fedga.diagnosis.measure import Errors
 from fedga.diagnosis.verdict import FORGOTTEN, number, percent
+from fedga.report.page.overview import Tick
 from fedga.report.summary import number_text
 
 if TYPE_CHECKING:
     from fedga.diagnosis.diagnosis import Diagnosis
 
 MOST_ROWS = 14
-
-
-@dataclass(frozen=True)
-class Tick:
-    at: float
-    text: str
 
 
 @dataclass(frozen=True)

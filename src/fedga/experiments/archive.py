@@ -62,8 +62,7 @@ def _copy_beside(source: Path, target: Path) -> list[Path]:
 def _read(connection: sqlite3.Connection, table: str) -> Any:
     import pyarrow as pa
 
-    there = [column for _, column, *_ in connection.execute(f"PRAGMA table_info({table})")]
-    names = [name for name in _TABLES[table] if name in there]
+    names = _TABLES[table]
     connection.create_function("rounded", 1, _rounded, deterministic=True)
     cells = [f"rounded({name})" if name in _MEASURED else name for name in names]
     order = {"metrics": "run, round", "own_metrics": "run, round, name"}.get(table, "rowid")

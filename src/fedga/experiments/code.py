@@ -45,7 +45,7 @@ class Stored:
     origin: str  # the file or module it was in
 
     def __str__(self) -> str:
-        return f"{KINDS[self.kind]} {self.name} ({self.origin or 'own code'}, SHA-256 {self.digest[:12]})"
+        return f"{KINDS[self.kind]} {self.name} ({self.origin}, SHA-256 {self.digest[:12]})"
 
     @property
     def fate(self) -> str:
@@ -60,10 +60,8 @@ class Stored:
 
 
 def make_table(connection: sqlite3.Connection) -> None:
-    """Where own code is noted; files of the first version did not note where it was."""
-    connection.execute("CREATE TABLE IF NOT EXISTS own_code (part TEXT PRIMARY KEY, digest TEXT NOT NULL)")
-    if "origin" not in {column for _, column, *_ in connection.execute("PRAGMA table_info(own_code)")}:
-        connection.execute("ALTER TABLE own_code ADD COLUMN origin TEXT NOT NULL DEFAULT ''")
+    columns = "part TEXT PRIMARY KEY, digest TEXT NOT NULL, origin TEXT NOT NULL"
+    connection.execute(f"CREATE TABLE IF NOT EXISTS own_code ({columns})")
 
 
 def enter_code(connection: sqlite3.Connection, part: Part, digest: str) -> str:
@@ -80,5 +78,4 @@ def stored_code(folder: Path) -> list[Stored]:
     with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'own_code'").fetchone() is None:
             return []
-        rows = [(*key.split("/", 1), *more) for key, *more in connection.execute("SELECT * FROM own_code")]
-    return [Stored(kind, name, digest, *origin or [""]) for kind, name, digest, *origin in rows]
+        return [Stored(*key.split("/", 1), *more) for key, *more in connection.execute("SELECT * FROM own_code")]

@@ -49,6 +49,18 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def dealt_out(dataset: Dataset, spec: RunSpec) -> Federation:
+    """The clients of a run."""
+    return make_federation(
+        dataset,
+        spec.partition,
+        clients=spec.clients,
+        seed=spec.seed,
+        alpha=spec.alpha,
+        classes_per_client=spec.classes_per_client,
+    )
+
+
 class Preparation:
     """Everything the runs of a command need, each piece made once."""
 
@@ -82,14 +94,7 @@ class Preparation:
         dataset = self.dataset(spec)
         key = (id(dataset), spec.partition, spec.clients, spec.seed, spec.alpha, spec.classes_per_client)
         if key not in self._federations:
-            self._federations[key] = make_federation(
-                dataset,
-                spec.partition,
-                clients=spec.clients,
-                seed=spec.seed,
-                alpha=spec.alpha,
-                classes_per_client=spec.classes_per_client,
-            )
+            self._federations[key] = dealt_out(dataset, spec)
         return self._federations[key]
 
     def fit_active(self, specs: Sequence[RunSpec], chosen: bool) -> list[RunSpec]:

@@ -28,6 +28,14 @@ class SavedModel:
     input_shape: tuple[int, ...]
     class_names: tuple[str, ...]
 
+    def check_fits(self, data: Dataset, called: str) -> None:
+        """Refuse data that the network cannot read; ``called`` is the name of its file."""
+        if data.input_shape != self.input_shape or data.num_classes != len(self.class_names):
+            raise FedGAError(
+                f"{called} reads samples of shape {self.input_shape} in {len(self.class_names)} classes and "
+                f"{data.name} has {data.input_shape} in {data.num_classes}: give the data set it was trained for"
+            )
+
 
 def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
     """Where a run's model goes: a name to recognise it by, and the run's id to tell it from all others."""

@@ -11,9 +11,11 @@ from torch import Tensor
 from fedga import asymmetry, own
 from fedga import scores as score
 from fedga.errors import FedGAError
-from fedga.experiments.records import METRICS
 from fedga.simulation.evaluation import Evaluation
 
+OF_MODELS = ("accuracy", "macro_f1", "balanced_accuracy", "ea_ratio", "loss")
+OF_CLIENTS = ("client_ea_ratio", "forgetting_frequent", "forgetting_rare", "forgetting_missing")
+BUILT_IN = (*OF_MODELS, *(f"averaged_{name}" for name in OF_MODELS), *OF_CLIENTS)
 Metric = Callable[[Evaluation], Tensor]  # from what models did on the test split to one number per model, [models]
 
 
@@ -46,7 +48,7 @@ def scores(evaluation: Evaluation, prefix: str = "", further: Mapping[str, Metri
 
 def own_metrics() -> dict[str, Metric]:
     """The metrics that the project file names or installed packages offer, each tried on two made-up models."""
-    found = {name: part.load() for name, part in own.parts("metrics", built_in=METRICS).items()}
+    found = {name: part.load() for name, part in own.parts("metrics", BUILT_IN).items()}
     confusion = torch.tensor([[[3, 1], [0, 4]], [[2, 2], [1, 3]]])
     trial = Evaluation(confusion, confusion / confusion.sum(-1, keepdim=True), torch.tensor([0.5, 1.0]))
     for name, metric in found.items():
