@@ -5,6 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Packages are installed without bytecode, most of which nobody would use: Python keeps it as modules are first
+# imported. Where the machine forbids that (containers often do), each of the tests' many processes would compile all
+# of torch again: so not here.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test federations check browser docs format bench clean
 
 demo: $(READY)  ## FedAvg against FedGA on digits that ship with scikit-learn: a table, and pictures in demo/
