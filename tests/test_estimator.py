@@ -256,6 +256,14 @@ def test_bad_input_is_a_sentence(settings: dict[str, Any], groups: Any, words: s
         FedGAClassifier(**{**QUICK, **settings}).fit(wine[0], wine[1], groups=groups)
 
 
+def test_a_fit_that_diverges_leaves_nothing_of_an_earlier_one(wine: Table) -> None:
+    classifier = FedGAClassifier(**QUICK).fit(wine[0], wine[1])
+    with pytest.raises(FedGAError, match="diverged"):
+        classifier.set_params(lr=1e30, clip=None).fit(wine[0], wine[1] % 2)
+    with pytest.raises(NotFittedError):
+        classifier.predict(wine[0])
+
+
 def test_tables_that_cannot_be_trained_on(wine: Table) -> None:
     inputs, targets, _ = wine
     with pytest.raises(TypeError, match="Sparse data was passed"):

@@ -204,8 +204,15 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
             **{name: getattr(self, name) for name in _SETTINGS},
         )
         if result.diverged:
-            raise FedGAError(f"training diverged in round {self.n_iter_}: give a smaller lr than {self.lr}, or a clip")
+            last = self.n_iter_
+            self._forget_fit()
+            raise FedGAError(f"training diverged in round {last}: give a smaller lr than {self.lr}, or a clip")
         return result
+
+    def _forget_fit(self) -> None:
+        """Of an earlier fit too: its model would answer in the classes of this one."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):

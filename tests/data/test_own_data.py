@@ -12,6 +12,7 @@ import pytest
 
 from fedga.data import load_dataset, make_federation
 from fedga.data.tables import CsvDialect, csv_dialect
+from fedga.errors import FedGAError
 from tests.cli.program import fedga
 from tests.data.data_makers import check_equal, encode, pictures, write_parquet, write_picture_classes
 
@@ -286,3 +287,18 @@ def test_a_run_on_columns_of_unlike_scale_says_what_to_do(tmp_path: Path) -> Non
 def test_how_a_csv_file_is_written(header: str, row: str, delimiter: str, point: str, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(f"{header}\n{row}\n")
     assert csv_dialect(tmp_path / "table.csv") == CsvDialect(delimiter, point)
+
+
+def test_labels_that_count_from_one_are_the_names_of_their_classes(tmp_path: Path) -> None:
+    rows = [f"{row},{row % 3 + 1},{'test' if row > 20 else 'train'}" for row in range(24)]
+    (tmp_path / "table.csv").write_text("\n".join(["x,label,split", *rows]) + "\n")
+    dataset = load_dataset(tmp_path / "table.csv")
+    assert dataset.class_names == ("1", "2", "3")
+    np.testing.assert_array_equal(dataset.train_targets, np.arange(21) % 3)
+    np.testing.assert_array_equal(dataset.test_targets, [0, 1, 2])
+
+
+def test_a_class_0_of_the_test_split_alone_is_missed_in_training(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("x,label,split\n1,1,train\n2,2,train\n3,2,train\n4,0,test\n")
+    with pytest.raises(FedGAError, match="class 0 has no training sample"):
+        load_dataset(tmp_path / "table.csv")

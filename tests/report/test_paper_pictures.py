@@ -20,7 +20,7 @@ from fedga.report.paper.binary import binary_picture, binary_words
 from fedga.simulation.metrics import ClientRecord
 from tests.report.made_up import make_rows
 from tests.report.test_beyond import assert_no_text_covers_another
-from tests.report.test_figures import assert_nothing_is_clipped, line, texts
+from tests.report.test_figures import NAMES, assert_nothing_is_clipped, line, records, texts
 
 LEVELS = {"fedavg": 0.7, "fedga": 0.8}
 CLASSES = [str(number) for number in range(10)]
@@ -221,6 +221,14 @@ def test_tuning_has_a_panel_per_data_set_and_a_line_per_alpha() -> None:
     shown = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
     assert shown == ["MNIST", "CIFAR-10", "SVHN", "digits"]
     assert_nothing_is_clipped(figure)
+
+
+def test_clients_that_have_names_are_called_by_them() -> None:
+    called = [*map(str, range(7)), "Torgersen", "St. Mary's General Hospital"]  # the records are of clients 7, 8 and 9
+    figure = clients.before_after(records(), NAMES, client_names=called)
+    titles = [title for axes in figure.axes if (title := axes.get_title(loc="left"))]
+    assert titles == ["Torgersen, 100 samples", "St. Mary's Ge…, 6 samples", "client 9, 4 samples"]
+    assert_no_text_covers_another(figure)
 
 
 def test_clients_of_several_algorithms_are_one_column_each() -> None:

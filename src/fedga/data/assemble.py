@@ -140,8 +140,10 @@ def _encode_labels(parts: Parts) -> Parts:
         advice = "which has no training sample: add training samples of it, or remove it"
         encoded = [index_of_names(samples, names, advice) for samples in splits]
     else:
-        encoded = [whole_numbers(samples) for samples in splits]
-        names = parts.class_names or _numbered_classes(parts.train, max(int(each.max(initial=0)) for each in encoded))
+        encoded, names = [whole_numbers(samples) for samples in splits], parts.class_names
+        if not names and _count_from_one(encoded):
+            encoded, names = [labels - 1 for labels in encoded], tuple(map(str, np.unique(encoded[0]).tolist()))
+        names = names or _numbered_classes(parts.train, max(int(each.max(initial=0)) for each in encoded))
         for samples, labels in zip(splits, encoded, strict=True):
             _check_range(samples, labels, len(names))
     done = [replace(samples, labels=labels) for samples, labels in zip(splits, encoded, strict=True)]
@@ -175,6 +177,16 @@ def whole_numbers(samples: Samples) -> np.ndarray:
     elif labels.dtype.kind not in "iub":
         raise FedGAError(f"{samples.where} has labels of type {labels.dtype}: give whole numbers from 0, or text")
     return labels.astype(np.int64)
+
+
+def _count_from_one(splits: Sequence[np.ndarray]) -> bool:
+    """Whether labels are 1 to the number of classes without a gap: such classes are called by these numbers.
+
+    >>> _count_from_one([np.array([1, 3, 2])]), _count_from_one([np.array([1, 3])]), _count_from_one([np.array([1, 0])])
+    (True, False, False)
+    """
+    train, everything = np.unique(splits[0]), np.unique(np.concatenate(splits))
+    return np.array_equal(train, np.arange(1, len(train) + 1)) and np.array_equal(train, everything)
 
 
 def _check_range(samples: Samples, labels: np.ndarray, classes: int) -> None:

@@ -19,7 +19,8 @@ LABEL_COLUMNS = ("label", "target", "class", "y", "fine_label")
 CLIENT_COLUMNS = ("client", "client_id")
 SPLIT_COLUMN = "split"
 _PICTURE_COLUMNS = ("image", "img")
-_COUNTERS = ("id", "index", "row", "row_id", "rowid", "rownames", "unnamed: 0")  # what people call a count of rows
+_COUNTERS = ("index", "row", "rowid", "rownames", "unnamed: 0")  # what people call a count of rows
+_IDENTIFIER = re.compile(r"(.*[\W_])?id|.*[a-z]I[Dd]", re.DOTALL)  # id, patient_id, PatientID
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")  # as a label; columns of numbers go by pyarrow's own list
 _PURPOSE = "reading tables"
 
@@ -234,10 +235,21 @@ def _check_feature(columns: _Columns, name: str, column: Any) -> None:
         )
     if not (types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type)):
         raise FedGAError(f"column {name!r} of {columns.where} {_not_numbers(column)}")
-    if name.lower() in _COUNTERS and types.is_integer(column.type) and (np.diff(column.to_numpy()) == 1).all():
+    if types.is_integer(column.type) and _numbers_rows(name, column.to_numpy()):
         raise FedGAError(
-            f"column {name!r} of {columns.where} only counts rows, which tells nothing of a new one: remove it"
+            f"column {name!r} of {columns.where} only numbers the rows, which tells nothing of a new one: remove it"
         )
+
+
+def _numbers_rows(name: str, values: np.ndarray) -> bool:
+    """
+    >>> counted, shuffled = np.array([7, 8, 9]), np.array([9, 7, 8])
+    >>> [_numbers_rows("index", counted), _numbers_rows("index", shuffled), _numbers_rows("patientID", shuffled)]
+    [True, False, True]
+    """
+    if _IDENTIFIER.fullmatch(name) or _IDENTIFIER.fullmatch(name.lower()):
+        return len(np.unique(values)) == len(values)
+    return name.lower() in _COUNTERS and bool((np.diff(values) == 1).all())
 
 
 def _not_numbers(column: Any) -> str:

@@ -84,7 +84,7 @@ def terminal_table(found: Diagnosis) -> Table:
     )
     headings = ("class", "samples", "recognised", "missed", "false alarm", "error asymmetry", "95 % sure")
     left = len(rows) - len(shown)
-    caption = f"{left} more classes are on the page." if left else ""
+    caption = f"{left} more classes are less one-sided." if left else ""
     return Table("diagnosis", "", headings, cells, caption)
 
 

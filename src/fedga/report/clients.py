@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _FIELDS = ("client", "class_counts", "accuracy_before", "accuracy_after")
 _MOST_NAMED = 20  # classes; with more of them a panel sorts its classes by count and names none
+_MOST_LETTERS = 14  # of a client's name above its panel
 _COUNTS = 0.55  # inches of the bars below a panel
 _ABSENT = "#eceff2"
 _HELD, _ROW, _GAP = 0.5, 0.72, 0.12  # inches of the counts, of an algorithm's row, and between the two
@@ -38,13 +39,16 @@ def before_after(
     class_names: Sequence[str],
     *,
     title: str = "",
+    client_names: Sequence[str] = (),
     most_clients: int = 10,
 ) -> Figure:
     """Class accuracy of the active clients of one round before and after local training, above their label counts.
 
     records: what the engine saw of a round's clients, or the arrays of a stored ``ClientRound``.
+    client_names: of all clients or of the first ones; the others are called by their numbers.
     """
     arrays = client_arrays(records)
+    called = dict(enumerate(client_names))
     number = len(arrays["client"])
     if not number:
         raise FedGAError("there are no clients to draw: none was examined in this round")
@@ -73,6 +77,8 @@ def before_after(
                 continue
             order = np.arange(len(class_names)) if named else np.argsort(-arrays["class_counts"][at], kind="stable")
             one = {name: values[at][order] if values.ndim > 1 else values[at] for name, values in arrays.items()}
+            client = int(arrays["client"][at])
+            _entitle(place, called.get(client, f"client {client}"), int(arrays["class_counts"][at].sum()))
             low = _draw(place, one, first=at % columns == 0, tallest=tallest)
             if named:
                 low.set_xticks(range(len(class_names)), class_names, rotation=0 if upright else 90)
@@ -86,6 +92,11 @@ def before_after(
 def _cell(first: bool, classes: int, below: float) -> Cell:
     width = min(max(0.19 * classes, 1.5), 2.2)
     return Cell(width, 1.55, left=0.72 if first else 0.08, right=0.12, top=0.34, bottom=below)
+
+
+def _entitle(axes: Axes, called: str, samples: int) -> None:
+    short = called if len(called) <= _MOST_LETTERS else f"{called[: _MOST_LETTERS - 1]}…"
+    axes.set_title(f"{short}, {samples:,} samples", size=SMALL, weight="normal", color=TEXT)
 
 
 def _draw(axes: Axes, one: Mapping[str, Any], *, first: bool, tallest: int) -> Axes:
@@ -108,7 +119,6 @@ def _draw(axes: Axes, one: Mapping[str, Any], *, first: bool, tallest: int) -> A
         axes.plot(place, before, ".", ms=2.5, color=MUTED, zorder=3, label="before")
         axes.scatter(place, after, s=5, color=colors, zorder=4, label="after")
     axes.set(ylim=(-0.03, 1.03), xlim=(-0.6, len(counts) - 0.4), yticks=(0, 0.5, 1))
-    axes.set_title(f"client {one['client']}, {int(counts.sum()):,} samples", size=SMALL, weight="normal", color=TEXT)
     axes.tick_params(axis="x", bottom=False, labelbottom=False)
     axes.spines["bottom"].set_color(GRID)
     low.bar(place, counts, 0.8, color=MUTED)

@@ -35,14 +35,21 @@ def general_pictures(folder: Path, curves: Sequence[Curve], specs: Sequence[RunS
 def _clients(folder: Path, specs: Sequence[RunSpec]) -> list[Picture]:
     """The clients of a round before and after local training: one run per algorithm, of the first data set and α."""
     first = specs[0]
-    alike = [spec for spec in specs if (spec.dataset, spec.alpha) == (first.dataset, first.alpha)]
+    alike = [
+        spec
+        for spec in specs
+        if (spec.dataset, spec.partition, spec.alpha) == (first.dataset, first.partition, first.alpha)
+    ]
     drawn = []
     with Store(folder) as store:
-        names = next((of.class_names for of in store.partitions() if of.dataset == first.dataset), ())
+        kept = store.partitions()
+        held = next((of for of in kept if (of.dataset, of.partition) == (first.dataset, first.partition)), None)
         for algorithm, spec in {spec.algorithm: spec for spec in reversed(alike)}.items():
-            if names and (seen := store.client_rounds(spec.run_id)):
+            if held and (seen := store.client_rounds(spec.run_id)):
                 title = f"{algorithm}, round {seen[-1].round}, seed {spec.seed}"
-                draw = partial(figures.before_after, seen[-1].arrays, names, title=title)
+                draw = partial(
+                    figures.before_after, seen[-1].arrays, held.class_names, title=title, client_names=held.client_names
+                )
                 drawn.append(Picture(f"clients-{as_file(algorithm)}", title, draw))
     return drawn
 
