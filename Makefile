@@ -5,9 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Packages are installed without bytecode, most of which nobody would use: Python keeps it as modules are first
-# imported. Where the machine forbids that (containers often do), each of the tests' many processes would compile all
-# of torch again: so not here.
+# Where the machine forbids bytecode (containers often do), each of the tests' many processes would compile all of
+# torch again: so not here.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test federations check browser docs format bench clean
@@ -46,9 +45,11 @@ bench: $(READY)  ## rounds on this CPU against a plain PyTorch loop, Flower, pfl
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Made in place and marked ready only at the end, so that an interrupted set-up starts over.
+# Made in place and marked ready only at the end, so that an interrupted set-up starts over. Bytecode is made on all
+# cores, which pip does not do; some packages ship files that Python 3.11 cannot compile, and never imports.
 $(READY): pyproject.toml constraints.txt
 	rm -f $(READY)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
 	touch $(READY)

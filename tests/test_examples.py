@@ -16,11 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import check_said, read_blocks
+from tests.docs.pages import PAGES
+
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 CORE = ["."]
 PROCESSOR_S = 60  # the minute that they promise, in time that a busy machine does not lengthen
-HANGING_S = 300
+HANGING_S = 1800
 
 _ROW = re.compile(r"^\| \[(?P<file>\w+\.py)\]\((?P=file)\) \| .+ \| (?P<install>`.+`) \| \d+ \|$", re.MULTILINE)
 NEEDS = {
@@ -70,7 +73,12 @@ def _copy_of_the_source(folder: Path) -> Path:
 
 def _run_example(environment: Environment, name: str, folder: Path) -> None:
     shutil.copy(EXAMPLES / name, folder)
-    assert environment.run(name, folder=folder).strip(), f"{name} says nothing"
+    said = environment.run(name, folder=folder)
+    assert said.strip(), f"{name} says nothing"
+    for page in PAGES:
+        for block in read_blocks(page.read_text(encoding="utf-8")):
+            if block.language == "text" and block.attributes.get("title") == f"examples/{name}":
+                check_said(block, said)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -35,12 +36,24 @@ def run_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+        with _keeping_no_bytecode():
+            exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
     except Exception as error:
         del sys.modules[name]
         raise FedGAError(f"{path} cannot be used: {told(error, path)}") from error
     _modules[path] = digest, module
     return module
+
+
+@contextmanager
+def _keeping_no_bytecode() -> Iterator[None]:
+    """Python tells bytecode's age by seconds: a file that changes twice in one, as in a loop, would stay as it was."""
+    kept = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = kept
 
 
 def make_importable(folder: Path) -> None:

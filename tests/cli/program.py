@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedga.cli import main
+from tests.patience import PATIENCE_S
 
 # Two runs of three rounds: every part of the program in less than a second.
 SMALL = "--dataset digits --rounds 3 --clients 10 --active 2 --threads 1 --evaluate-every 1 --no-pictures"
@@ -100,14 +101,14 @@ class Other:
         self.signal(signal.SIGKILL)
         self.wait()
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = PATIENCE_S) -> int:
         self.process.join(seconds)
         assert self.process.exitcode is not None, f"still running after {seconds} s: {self.err}"
         return self.process.exitcode
 
-    def until(self, happened: Callable[[], bool], seconds: float = 60) -> None:
+    def until(self, happened: Callable[[], bool]) -> None:
         """Wait for something that this process should bring about."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_S
         while not happened():
             assert self.process.is_alive(), self.err
             assert time.monotonic() < deadline, self.err

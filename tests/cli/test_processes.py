@@ -24,6 +24,7 @@ from fedga.experiments.saved import load_model
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import RoundMetrics, Store
 from tests.cli.program import SMALL, done, split, start, trained
+from tests.patience import PATIENCE_S
 
 # Two lengths, a rate that diverges, state on the server and at the clients, averaged models, class-wise looks.
 VARIED = (
@@ -173,7 +174,7 @@ def test_terminal_shows_live_accuracy(program: list[str]) -> None:
 
 def _read_terminal(descriptor: int) -> str:
     """All that is written to a terminal until its last writer is gone, without control sequences."""
-    parts, deadline = [], time.monotonic() + 60
+    parts, deadline = [], time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if not select.select([descriptor], [], [], 1)[0]:
             continue

@@ -12,6 +12,7 @@ from fedga.data import SOURCES, load_dataset
 from fedga.data import cache as cache_module
 from fedga.data import images as images_module
 from tests.data.data_makers import check_equal, pictures, splits, write_parquet, write_picture_classes
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_processes_that_decode_at_once_agree(tmp_path: Path, cache: Path) -> Non
     write_picture_classes(tmp_path / "pets", pictures(400, (3, 16, 16)), ["cat", "dog"] * 200)
     script = f"from fedga.data import load_dataset; print(load_dataset({str(tmp_path / 'pets')!r}).fingerprint)"
     running = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    printed = {process.communicate(timeout=60)[0].strip() for process in running}
+    printed = {process.communicate(timeout=PATIENCE_S)[0].strip() for process in running}
     assert all(process.returncode == 0 for process in running)
     assert printed == {load_dataset(tmp_path / "pets").fingerprint}
     assert len(entries(cache)) == 1

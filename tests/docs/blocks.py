@@ -11,7 +11,9 @@ A page has an empty folder of its own. What its blocks may be:
     ```sh check="why"               cannot run here, for the reason given: bash runs it with the programs of `check.py`,
                                     which read their arguments as the real ones do, and refuse what those would refuse
     ```toml, ```json, ```ini        parsed
-    ```text                         what a program says, or a formula: not run
+    ```text                         right below a block that is run: what that one says, numbers aside, and `...` for
+                                    what is left out; elsewhere just text
+    ```text title="examples/x.py"   likewise what that example says: `tests/test_examples.py` looks
 
 Anything else, also a fence without a language, is an error. Blocks inside an HTML comment are run like all others: they
 stand for what the reader has already, a training loop of his own for instance.
@@ -20,6 +22,8 @@ stand for what the reader has already, a training loop of his own for instance.
 from __future__ import annotations
 
 import configparser
+import contextlib
+import io
 import json
 import os
 import re
@@ -39,8 +43,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 ONLY_CHECKED = bool(os.environ.get("FEDGA_ONLY_CHECKED"))  # our programs and Flower's only read their arguments
-PAGE_S = 540  # below the time limit of a test: a page that hangs ends what it has started
-PATIENCE_S = 180.0
+PAGE_S = 1500  # below the time limit of a test: a page that hangs ends what it has started
+PATIENCE_S = 900.0
 BASH = shutil.which("bash") or "/bin/bash"
 PARSERS = {"toml": tomllib.loads, "json": json.loads, "ini": configparser.ConfigParser(interpolation=None).read_string}
 ATTRIBUTES: Mapping[str, set[str]] = {
@@ -141,6 +145,7 @@ class Reader:
         self.page, self.folder, self.programs = page, folder, programs
         self.terminals: dict[str, Terminal] = {}
         self.main = types.ModuleType("__main__")
+        self.said: str | None = None  # by the block before, if that was run
         for name in ("fedga", "flower-superlink", "flower-supernode", "flwr", "make", "pip"):
             self._program(self.programs / "checked" / name)
         self._program(self.programs / "pip")
@@ -159,7 +164,7 @@ class Reader:
                 code, start = block.code, time.monotonic()
                 for there, instead in here.items():
                     code = code.replace(there, instead)
-                self.do(block, code)
+                self.said = self.do(block, code)
                 print(f"{self.page}:{block.line}: {block.language}, {time.monotonic() - start:.1f} s", flush=True)
                 check_used(block, blocks[place + 1 :])
             for terminal in self.terminals.values():
@@ -169,25 +174,42 @@ class Reader:
                 if terminal.process.poll() is None:
                     os.killpg(terminal.process.pid, signal.SIGKILL)
 
-    def do(self, block: Block, code: str) -> None:
+    def do(self, block: Block, code: str) -> str | None:
+        """What it says, if it is run."""
         parse = PARSERS.get(block.language)
         if parse is not None:
             parse(code)
-        if title := block.attributes.get("title"):
+        title = block.attributes.get("title")
+        if block.language == "text":
+            if title and not (ROOT / title).is_file():
+                raise BlockError(f"line {block.line}: there is no {title} that could say this")
+            if self.said is not None and not title:
+                check_said(block, self.said)
+        elif title:
             (self.folder / title).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / title).write_text(code, encoding="utf-8")
         elif excerpt := block.attributes.get("excerpt"):
             if flat(code) not in flat((ROOT / excerpt).read_text(encoding="utf-8")):
                 raise BlockError(f"line {block.line}: {excerpt} does not have these lines")
         elif block.language == "python":
-            sys.modules["__main__"] = self.main
-            exec(compile("\n" * (block.line - 1) + code, self.page, "exec"), self.main.__dict__)
+            return self.do_in_python(block, code)
         elif block.language == "sh":
-            self.do_in_shell(block, code)
+            return self.do_in_shell(block, code)
+        return None
 
-    def do_in_shell(self, block: Block, code: str) -> None:
+    def do_in_python(self, block: Block, code: str) -> str:
+        sys.modules["__main__"] = self.main
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(said):
+                exec(compile("\n" * (block.line - 1) + code, self.page, "exec"), self.main.__dict__)
+        finally:
+            print(said.getvalue(), flush=True)
+        return said.getvalue()
+
+    def do_in_shell(self, block: Block, code: str) -> str | None:
         if ONLY_CHECKED and block.hidden:  # it brings files that a program made
-            return
+            return None
         if before := self.terminals.pop(code, None):
             before.ends()
         command = [BASH, "-euo", "pipefail", "-c", code]
@@ -199,8 +221,12 @@ class Reader:
                 process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True, **options)
             self.terminals[code] = Terminal(process, log)
             self.terminals[code].hears(words)
-        elif returned := subprocess.run(command, stderr=subprocess.STDOUT, **options).returncode:
-            raise BlockError(f"line {block.line}: these commands ended with exit code {returned}:\n{code}")
+            return None
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+        print(ended.stdout, flush=True)
+        if ended.returncode:
+            raise BlockError(f"line {block.line}: these commands ended with exit code {ended.returncode}:\n{code}")
+        return None if ONLY_CHECKED or "check" in block.attributes else ended.stdout
 
     def environment(self, checked: bool) -> dict[str, str]:
         programs = f"{self.programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -213,6 +239,25 @@ class Reader:
 
 def flat(text: str) -> str:
     return "".join(line.strip() + "\n" for line in text.splitlines())
+
+
+def check_said(block: Block, said: str) -> None:
+    """The page shows what the program says today: words and order, not numbers, which differ between machines."""
+    rest = bare(said)
+    for part in filter(None, map(bare, block.code.split("..."))):
+        before, found, rest = rest.partition(part)
+        if not found:
+            raise BlockError(f"line {block.line}: the program does not say\n{part}\nbut\n{before}")
+
+
+def bare(text: str) -> str:
+    """Without numbers, bars, rules and the width of spaces.
+
+    >>> bare("fedga   0.91 −12 ██▌ lost")
+    'fedga # # lost'
+    """
+    text = re.sub(r"[▀-▟─]+", "", text)
+    return " ".join(re.sub(r"[−+-]?\d[\d.,]*", "#", text).split())
 
 
 def check_used(block: Block, later: list[Block]) -> None:

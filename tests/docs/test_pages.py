@@ -45,6 +45,10 @@ def test_a_page_that_works(tmp_path: Path) -> None:
         "toml\nlr = 0.1",
         'json title="x.json"\n{"a": 1}',
         "text\nanything",
+        "sh\necho one 12 two; echo three; echo four",
+        "text\none 13\ntwo\n...\nfour",
+        "python\nprint('said')",
+        "text\nsaid",
     )
     ended = follow(page, tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -76,6 +80,9 @@ def test_a_page_that_works(tmp_path: Path) -> None:
         ("bash\nls", "a fence of language 'bash'"),
         ('sh exec="no"\nls', "sh has no attribute exec"),
         ("sh no-run\nls", "attributes are written"),
+        ("sh\necho one\n```\n```text\ntwo", "does not say\ntwo\nbut\none"),
+        ("python\nprint('one two')\n```\n```text\ntwo ... one", "does not say\none"),
+        ('text title="examples/nothing.py"\none', "there is no examples/nothing.py"),
     ],
 )
 def test_what_is_wrong_is_found(block: str, complaint: str, tmp_path: Path) -> None:

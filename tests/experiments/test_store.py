@@ -17,6 +17,7 @@ from fedga.experiments.grid import build_sweep
 from fedga.experiments.owner import Owner
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import ClientRound, Group, RoundMetrics, Store
+from tests.patience import PATIENCE_S
 
 Specs = Callable[..., RunSpec]
 
@@ -206,7 +207,7 @@ def test_hold_beats_in_the_background(store: Store, spec: Specs, monkeypatch: py
     monkeypatch.setattr(store, "beat", lambda group_id: beaten.set())
     with store.hold(group.id) as mine:
         assert mine
-        assert beaten.wait(10)
+        assert beaten.wait(PATIENCE_S)
     assert store.runs()[0].status == "pending"
     give_to(store, group, "elsewhere-0000.1.5")
     with store.hold(group.id) as mine:

@@ -13,6 +13,7 @@ from pathlib import Path
 from fedga.experiments.checkpoints import find_strays
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import RoundMetrics, Store
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -74,7 +75,7 @@ def test_processes_share_the_work_of_one_folder(tmp_path: Path, start: Start) ->
     workers = [start(SHARE_WORK, tmp_path / "out") for _ in range(3)]
     done = []
     for worker in workers:
-        output, errors = worker.communicate(timeout=60)
+        output, errors = worker.communicate(timeout=PATIENCE_S)
         assert (worker.returncode, errors) == (0, "")
         done.extend(int(line) for line in output.split())
     assert sorted(done) == list(range(1, 13))
@@ -115,7 +116,7 @@ def test_a_kill_at_any_moment_leaves_rows_and_checkpoint_of_one_round(tmp_path: 
 
 def test_what_a_process_killed_while_writing_leaves_is_found(tmp_path: Path, start: Start) -> None:
     worker = start(DIE_WRITING, tmp_path)  # by a limit on the size of files
-    _, errors = worker.communicate(timeout=60)
+    _, errors = worker.communicate(timeout=PATIENCE_S)
     assert (worker.returncode, errors) == (-signal.SIGXFSZ, "")
     [left] = tmp_path.iterdir()
     assert left.stat().st_size == 4096
@@ -132,7 +133,7 @@ def test_a_killed_owner_is_taken_over_and_a_living_one_is_not(tmp_path: Path, st
         assert sleeper.stdout.readline() == "claimed\n", sleeper.communicate()[1]
         assert not store.claim(group.id)
         sleeper.kill()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while not store.claim(group.id):  # even while it is a zombie nobody has waited for
             assert time.monotonic() < deadline
             time.sleep(0.01)

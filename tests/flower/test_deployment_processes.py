@@ -36,6 +36,7 @@ from fedga.flower.deployment.keys import make_key_pair
 from fedga.flower.family import Family, family, free_port
 from fedga.flower.superlink import SuperLink
 from tests.cli.program import done
+from tests.patience import PATIENCE_S
 
 # A child with a child of its own in another session, as Flower starts them; "deaf" ones do not end when asked to.
 NEST = """
@@ -65,8 +66,8 @@ def nest(tmp_path: Path) -> str:
     return str(path)
 
 
-def until(happened: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -356,7 +357,7 @@ def test_a_door_that_stays_closed_ends_the_run(tmp_path: Path) -> None:
         with opened(tmp_path, []) as (door, members, _):
             door._arguments = ["--odd"]
             members.started[-1].kill()
-            members.started[0].wait(timeout=20)
+            members.started[0].wait(timeout=PATIENCE_S)
             raise FedGAError("Flower's SuperLink ended by itself")
 
     with pytest.raises(FedGAError, match=r"the server's port \d+ does not open: .*--odd"):

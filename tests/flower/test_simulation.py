@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from fedga.algorithms import ALGORITHMS
+from fedga.errors import FedGAError
 from fedga.experiments.store import Store
 from tests.cli.program import done, fedga
 from tests.flower.runs import assert_equal_results
+from tests.patience import PATIENCE_S
 from tests.simulation.runs import TELLING
 
 RUNS = "run --dataset digits --clients 6 --active 2 --no-pictures --evaluate-every 1 --diagnose-every 1 --threads 1"
-PATIENCE_S = 180.0
 MARK = "FEDGA_TEST"  # inherited by everything the program starts
 
 
@@ -59,13 +60,18 @@ def wait_for_rounds(process: subprocess.Popen[str], folder: Path, rounds: int) -
 def rounds_done(folder: Path) -> int:
     if not (folder / "results.sqlite").exists():
         return 0
-    with Store(folder) as store:
-        return sum(run.rounds_done for run in store.runs())
+    try:
+        with Store(folder) as store:
+            return sum(run.rounds_done for run in store.runs())
+    except FedGAError as error:
+        if "results.sqlite is empty" in str(error):  # as it is for a moment
+            return 0
+        raise
 
 
-def assert_nothing_runs(folder: Path, seconds: float = 20.0) -> None:
+def assert_nothing_runs(folder: Path) -> None:
     """No process is left of those that the program in this folder started."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_S
     while left := [process.name for process in Path("/proc").iterdir() if is_marked(process, folder)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
@@ -99,7 +105,7 @@ def test_every_algorithm_equals_the_engine(tmp_path: Path) -> None:
 
 def test_killed_and_interrupted_and_continued(tmp_path: Path) -> None:
     """kill -9 leaves nothing running and Ctrl-C ends in peace; what clients keep is where it was."""
-    command, folder = f"{RUNS} --rounds 40 --algorithm scaffold --server momentum", tmp_path / "flower"
+    command, folder = f"{RUNS} --rounds 20 --algorithm scaffold --server momentum", tmp_path / "flower"
     with flower(command, folder) as process:
         wait_for_rounds(process, folder, 2)
         process.kill()
@@ -109,11 +115,11 @@ def test_killed_and_interrupted_and_continued(tmp_path: Path) -> None:
     with flower(command, folder) as process:
         wait_for_rounds(process, folder, killed_after + 2)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, said(folder)
+        assert process.wait(PATIENCE_S) == 130, said(folder)
     assert "the same command continues" in said(folder)
     assert_nothing_runs(folder)
     interrupted_after = rounds_done(folder)
-    assert killed_after + 2 <= interrupted_after < 40
+    assert killed_after + 2 <= interrupted_after < 20
     finish(command, folder)
     assert f"after round {interrupted_after}" in said(folder)
     assert_equal_to_engine(command, folder)

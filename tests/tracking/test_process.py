@@ -17,6 +17,7 @@ from fedga import tracking as package
 from fedga.errors import FedGAError
 from fedga.experiments.sweep import Interrupted
 from fedga.tracking import SERVICES, parse_services, tracking
+from tests.patience import PATIENCE_S
 from tests.tracking.readers import READERS, check_equal, counts, in_results, in_tensorboard
 from tests.tracking.sweeps import deliver, register, train
 
@@ -154,7 +155,7 @@ def test_trainer_is_killed(tmp_path: Path) -> None:
     folder, services = tmp_path / "study", ("tensorboard", "wandb")
     with hanging_trainer(folder, services):
         assert any("fedga.tracking" in command for command in processes())
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while processes():
         assert time.monotonic() < deadline
         time.sleep(0.1)

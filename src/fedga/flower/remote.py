@@ -61,6 +61,7 @@ class _Round:
     clients: list[int]  # asked to train, in the order of the selection
     survey: Tensor | None  # [1, clients]
     before: Evaluation | None
+    asked_at: float  # of this machine's clock, in seconds
 
 
 class _Stack(LaneStack):
@@ -143,7 +144,7 @@ class RemoteEngine:
             clients: list[int] = self.server.select(number, self.roster.absent)[0].tolist()
             survey = self._survey(grid, number)
             received = {name: tensor[0] for name, tensor in self.server.broadcast()[0].items()}
-        self._under_way = _Round(number, clients, survey, before)
+        self._under_way = _Round(number, clients, survey, before, time.monotonic())
         beside = {wire.RECEIVED: wire.to_record(received)} if received else {}
         return self._messages(wire.TRAIN, clients, number, beside)
 
@@ -326,7 +327,8 @@ class RemoteEngine:
             raise TooFewReplies(f"round {number} has {len(finite)} replies and needs {self._least}: it is tried again")
         absent = [client for client in asked if client not in {reply.client for reply in finite}]
         if absent:
-            waited = f" (waited for {self.terms.reply_within_s:g} s)" if self._silent & set(absent) else ""
+            seconds = time.monotonic() - under_way.asked_at
+            waited = f" (waited for {seconds:.0f} s)" if self._silent & set(absent) else ""
             self.notice(f"round {number} goes on without {', '.join(map(self.roster.name, absent))}{waited}")
         return finite
 
