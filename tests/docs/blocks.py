@@ -13,6 +13,7 @@ A page has an empty folder of its own. What its blocks may be:
     ```toml, ```json, ```ini        parsed
     ```text                         right below a block that is run: what that one says, numbers aside, and `...` for
                                     what is left out; elsewhere just text
+    ```text when="why"              what it says when something happens that does not happen here: not compared
     ```text title="examples/x.py"   likewise what that example says: `tests/test_examples.py` looks
 
 Anything else, also a fence without a language, is an error. Blocks inside an HTML comment are run like all others: they
@@ -37,7 +38,7 @@ import time
 import tomllib
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ PARSERS = {"toml": tomllib.loads, "json": json.loads, "ini": configparser.Config
 ATTRIBUTES: Mapping[str, set[str]] = {
     "python": {"title", "excerpt"},
     "sh": {"title", "background", "check"},
-    "text": {"title"},
+    "text": {"title", "when"},
     **{language: {"title"} for language in PARSERS},
 }
 
@@ -183,8 +184,8 @@ class Reader:
         if block.language == "text":
             if title and not (ROOT / title).is_file():
                 raise BlockError(f"line {block.line}: there is no {title} that could say this")
-            if self.said is not None and not title:
-                check_said(block, self.said)
+            if self.said is not None and not block.attributes:
+                check_said(replace(block, code=code), self.said)
         elif title:
             (self.folder / title).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / title).write_text(code, encoding="utf-8")
@@ -251,12 +252,12 @@ def check_said(block: Block, said: str) -> None:
 
 
 def bare(text: str) -> str:
-    """Without numbers, bars, rules and the width of spaces.
+    """Without numbers, fingerprints, bars, rules and the width of spaces.
 
     >>> bare("fedga   0.91 −12 ██▌ lost")
     'fedga # # lost'
     """
-    text = re.sub(r"[▀-▟─]+", "", text)
+    text = re.sub(r"SHA256:[\w/+]+…?", "", re.sub(r"[▀-▟─]+", "", text))
     return " ".join(re.sub(r"[−+-]?\d[\d.,]*", "#", text).split())
 
 
