@@ -54,6 +54,17 @@ def test_more_sites_than_there_was_room_for_first() -> None:
     found = diagnosed(data)
     assert found.sites is not None
     assert found.sites.samples.sum(1).tolist() == [(data.sites == site).sum() for site in found.site_names]
+    alone = diagnose(data.probs, data.labels)  # few enough groups to add all of them up in every batch
+    np.testing.assert_allclose(found.everywhere.asymmetry, alone.everywhere.asymmetry, rtol=1e-9)
+
+
+def test_arrays_that_are_given_stay_as_they_are() -> None:
+    data = made_up(9000)
+    for dtype in (np.float32, np.float64):
+        probs = np.round(data.probs.astype(dtype), 2)  # they do not sum to 1 exactly
+        for given in (probs, np.asfortranarray(probs)):
+            diagnose(given, data.labels, data.sites)
+            np.testing.assert_array_equal(given, probs)
 
 
 @pytest.mark.parametrize("hard", [False, True])

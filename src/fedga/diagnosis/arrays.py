@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 
 from fedga.data.files import Progress, reading
 from fedga.diagnosis.columns import NO_SITES, Options
-from fedga.diagnosis.tally import ROWS_AT_ONCE, Batch, Predictions, Tallying, finished
+from fedga.diagnosis.tally import ROWS_AT_ONCE, Batch, Predictions, Scores, Tallying, finished
 from fedga.diagnosis.vocabulary import BinaryLabels, Labels, Sites, check_names, encode
 from fedga.errors import FedGAError, unknown_name
 
@@ -76,11 +76,12 @@ def tally_arrays(
             )
     words = _labels(class_names, classes, where)
     labels, sites = labels.reshape(-1), None if sites is None else sites.reshape(-1)
-    met, tallying = Sites(), Tallying(words, where, logits=logits)
+    met, tallying, room = Sites(), Tallying(words, where, logits=logits), Scores(classes)
     done = 0
     for piece in pieces:
         taken = slice(done, done + len(piece))
-        scores = np.ascontiguousarray(piece.reshape(len(piece), classes).T, dtype=np.float64)
+        scores = room.of(len(piece))
+        scores[:] = piece.reshape(len(piece), classes).T
         of_site = np.zeros(len(piece), dtype=np.int64) if sites is None else encode(met, sites[taken])
         raw = labels[taken]
         tallying.add(Batch(done + 1, scores, encode(words, raw), of_site, raw.__getitem__))

@@ -13,7 +13,7 @@ import numpy as np
 from fedga.data.files import Progress, optional, reading
 from fedga.diagnosis.columns import Columns, Options, choose_columns
 from fedga.diagnosis.csv_blocks import CsvFile
-from fedga.diagnosis.tally import Batch, Predictions, Tallying, finished
+from fedga.diagnosis.tally import Batch, Predictions, Scores, Tallying, finished
 from fedga.diagnosis.vocabulary import Labels, Sites, Vocabulary, few_of
 from fedga.errors import FedGAError
 
@@ -26,12 +26,12 @@ def read_table(path: Path, options: Options, show: Progress) -> Predictions:
     table = _CsvTable(path) if path.suffix.lower() == ".csv" else _ParquetTable(path)
     columns = choose_columns(where, table.names, table.numeric, options)
     labels, sites = columns.labels(where), Sites()
-    tallying = Tallying(labels, where, logits=options.logits)
+    tallying, room = Tallying(labels, where, logits=options.logits), Scores(len(columns.probabilities))
     first = 1
     with closing(table.parts(columns, show)) as parts:
         for part in parts:
             if part.num_rows:
-                tallying.add(_batch(part, columns, labels, sites, first))
+                tallying.add(_batch(part, columns, labels, sites, first, room))
                 first += part.num_rows
     found = finished(tallying, sites, columns.site is not None)
     return replace(found, notes=(*columns.notes, *_without_samples(found)))
@@ -105,11 +105,11 @@ class _ParquetTable:
                 show(f"reading {self._path.name}", done, total)
 
 
-def _batch(part: Any, columns: Columns, labels: Labels, sites: Sites, first: int) -> Batch:
+def _batch(part: Any, columns: Columns, labels: Labels, sites: Sites, first: int, room: Scores) -> Batch:
     """A batch from a pyarrow table or record batch."""
-    scores = np.empty((len(columns.probabilities), part.num_rows))
-    for at, name in enumerate(columns.probabilities):
-        scores[at] = _values(part.column(name), "double", np.float64, np.nan)
+    scores = room.of(part.num_rows)
+    for row, name in zip(scores, columns.probabilities, strict=True):
+        row[:] = _values(part.column(name), "double", np.float64, np.nan)
     label = part.column(columns.label)
     of_site = np.zeros(part.num_rows, dtype=np.int64)
     if columns.site is not None:

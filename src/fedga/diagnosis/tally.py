@@ -17,6 +17,7 @@ LEAST_TOLERANCE, MOST_TOLERANCE = 0.01, 0.05  # of a sum of probabilities
 _ROUNDED_BY = 0.005  # a probability of two digits
 _NEARLY_ALL = 0.99  # of the rows
 NEGATIVE_TOLERANCE = 1e-6
+_MOST_GROUPS_PER_ROW = 8  # adding so many zeros costs less than finding out which groups occur
 _LONGEST_SHOWN = 60  # characters of a label
 MOST_CELLS = 20_000_000  # sites × classes × classes
 
@@ -26,10 +27,23 @@ class Batch:
     """Some rows of predictions: what was read, with labels and sites as numbers."""
 
     first: int  # the number of the first row, counted from 1
-    scores: np.ndarray  # [classes, rows]: probabilities, or logits
+    scores: np.ndarray  # [classes, rows]: probabilities, or logits; overwritten when they are counted in
     labels: np.ndarray  # int64 [rows]
     sites: np.ndarray  # int64 [rows]
     raw_labels: Callable[[int], Any]  # the label of a row of the batch as it was written, for a complaint
+
+
+class Scores:
+    """Room for the scores of a batch, used again for the next: new memory has to be cleared by the system first."""
+
+    def __init__(self, classes: int) -> None:
+        self._room = np.empty((classes, 0))
+
+    def of(self, rows: int) -> np.ndarray:
+        """float64 [classes, rows], with anything in it."""
+        if self._room.shape[1] != rows:
+            self._room = np.empty((len(self._room), rows))
+        return self._room
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,16 +92,24 @@ class Tallying:
         probs = self._probabilities(batch)
         self._make_room(int(batch.sites.max()) + 1)
         group = batch.sites * self._classes + batch.labels
-        # Only the groups that occur here: with many sites all of them would cost more than the rows.
-        present, local = np.unique(group, return_inverse=True)
-        for at in range(self._classes):
-            self._sums[at, present] += np.bincount(local, weights=probs[at], minlength=len(present))
+        self._add_sums(group, probs)
         predicted = probs.argmax(0)
         given = batch.sites * self._classes + predicted
         for counts, groups in zip(self._counts, (group, group[predicted == batch.labels], given), strict=True):
             present, number = np.unique(groups, return_counts=True)
             counts[present] += number
         self.rows += len(batch.labels)
+
+    def _add_sums(self, group: np.ndarray, probs: np.ndarray) -> None:
+        groups = self._sums.shape[1]
+        if groups <= _MOST_GROUPS_PER_ROW * len(group):
+            for sums, column in zip(self._sums, probs, strict=True):
+                sums += np.bincount(group, column, groups)
+            return
+        # Only the groups that occur here: with many sites all of them would cost more than the rows.
+        present, local = np.unique(group, return_inverse=True)
+        for sums, column in zip(self._sums, probs, strict=True):
+            sums[present] += np.bincount(local, column, len(present))
 
     def result(self, sites: int) -> Tally:
         """What was added up, of so many sites."""
@@ -167,7 +189,7 @@ class Tallying:
         if off.any() or not scores.min() >= -NEGATIVE_TOLERANCE:  # NaN is not at least anything
             self._check_range(batch, scores)
             self._refuse_sum(batch, scores, int(np.argmax(off)))
-        return scores / total
+        return np.divide(scores, total, out=scores)
 
     def _finite(self, batch: Batch, scores: np.ndarray) -> np.ndarray:
         """Logits of which every one is a number; minus infinity is one, and means a probability of 0."""
