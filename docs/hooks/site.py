@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
 _LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
-_FENCE_OF_TESTS = re.compile(r'^( *```\w+)(?: (?:background|check|excerpt)="[^"]*")+$', re.MULTILINE)
+_FENCE_OF_TESTS = re.compile(r'^( *```\w+)(?: (?:background|check|excerpt|when)="[^"]*")+$', re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 
 
