@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -206,10 +207,61 @@ def test_a_model_on_other_data(own_model: Path) -> None:
     printed = json.loads(done(command, own_model).out)
     assert printed["samples"] == 600  # none of which it was trained on
     assert "held by the clients of the run on patients" in printed["training_counts"]
-    Path("patients.csv").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (Path.unlink, "since patients.csv does not exist"),
+        (lambda path: path.write_text("\n"), "since patients.csv is empty"),
+        (
+            lambda path: path.write_text(path.read_text().replace("ill", "sick")),
+            "has other classes now (healthy, sick)",
+        ),
+    ],
+)
+def test_other_data_are_not_said_to_be_trained_on(
+    own_model: Path, damage: Callable[[Path], object], reason: str
+) -> None:
+    patients(Path("others.csv"), seed=1)
+    damage(Path("patients.csv"))
+    command = "diagnose --format json --no-page --dataset others.csv --label-column diagnosis --client-column hospital"
     printed = json.loads(done(command, own_model).out)
-    assert 600 / 5 - 2 <= printed["samples"] <= 600 / 5  # every fifth of either class
-    assert any("patients.csv, which the model was trained on, is not here" in note for note in printed["notes"])
+    assert printed["samples"] == sum(row["trained_on"] for row in printed["classes"]) == 600
+    assert printed["training_counts"] == "counted among the labels of others"
+    assert any(reason in note for note in printed["notes"])
+    assert not any("trained with" in note for note in printed["notes"])
+    assert [row["site"] for row in printed["sites"]] == ["Aarhus", "Basel", "Cork"]
+
+
+def test_a_model_on_columns_in_another_order_or_of_other_names(own_model: Path) -> None:
+    with open("patients.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    places = [at for at, name in enumerate(rows[0]) if name not in ("diagnosis", "hospital")]
+    swapped = [*range(len(rows[0]))]
+    swapped[places[0]], swapped[places[1]] = places[1], places[0]
+    write_csv(Path("swapped.csv"), [[row[at] for at in swapped] for row in rows])
+    write_csv(
+        Path("renamed.csv"),
+        [[f"new {name}" if at == places[1] else name for at, name in enumerate(rows[0])], *rows[1:]],
+    )
+    for command in ("diagnose", "evaluate"):
+        for other in ("swapped.csv", "renamed.csv"):
+            complaint = refused(
+                f"{command} --label-column diagnosis --client-column hospital --dataset {other}", own_model
+            )
+            assert "give the same columns in the same order" in complaint
+
+
+def test_data_that_only_have_the_name_of_those_it_was_trained_on(own_model: Path) -> None:
+    patients(Path("patients.csv"), seed=1)
+    for command in ("diagnose", "evaluate"):
+        complaint = refused(command, own_model)
+        assert complaint.startswith(f"patients.csv is not what {own_model.name} was trained on, or has changed since")
+    command = (
+        "diagnose --format json --no-page --dataset patients.csv --label-column diagnosis --client-column hospital"
+    )
+    assert "the run on patients" not in json.loads(done(command, own_model).out)["training_counts"]
 
 
 def test_a_model_of_simulated_clients() -> None:

@@ -43,6 +43,8 @@ def test_arrays_in_memory() -> None:
         diagnose([["a", "b"]], [0])
     with pytest.raises(FedGAError, match="probs does not hold numbers alone"):
         diagnose([["a", None], [0.5, 0.5]], [0, 1])
+    with pytest.raises(FedGAError, match="label 'True', which is no class: it must be one of ill, healthy"):
+        diagnose([[0.9, 0.1], [0.2, 0.8]], [True, False], class_names=["ill", "healthy"])
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT, ""])

@@ -74,6 +74,9 @@ def refused(path: Path, options: Options | None = None) -> str:
         ("label,score\nill,0.9\nhealthy,0.1\n", "call the one column of probabilities after the class it means"),
         ("label,p_ill\nill,0.9\nhealthy,0.1\ndead,0.3\n", "has label 'dead'"),
         ("label,p_ill\n1,1.9\n0,0.1\n", "gives class 'ill' the probability 1.9"),
+        ("label,p_2\n0,0.1\n1,0.9\n", "has label '1', which is no class: it must be '2', after which the one column"),
+        ("label,p_yes,p_no\nTrue,0.9,0.1\nFalse,0.1,0.9\n", "'True', which is no class: it must be one of yes, no"),
+        ("label,p_true,p_false\n1,0.9,0.1\n0,0.1,0.9\n", "'1', which is no class: it must be one of true, false"),
         ("label,site,cat,dog\ncat,,0.9,0.1\n", "row 1 of"),
         ("label,site,cat,dog\ncat,,0.9,0.1\n", "names no site: name one in every row"),
     ],
@@ -84,11 +87,12 @@ def test_csv(tmp_path: Path, text: str, said: str) -> None:
     assert said in refused(path)
 
 
-def test_a_word_among_numbers_is_named_with_its_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["half", "1_000", "Na", " NA", "  ", "٠.٥", "0x1"])
+def test_a_word_among_numbers_is_named_with_its_row(tmp_path: Path, word: str) -> None:
     path = tmp_path / "some.csv"
-    path.write_text(GOOD + "cat,0.5,half\n", encoding="utf-8")
+    path.write_text(f"{GOOD}cat,0.5,{word}\n", encoding="utf-8")
     assert "row 3 of" in (said := refused(path))
-    assert "has 'half' in column 'dog', which is no number" in said
+    assert f"has {word!r} in column 'dog', which is no number" in said
 
 
 @pytest.mark.parametrize("text", ["label,kätzchen,dog\ndog,0.9,0.1\n", GOOD + "kätzchen,0.5,0.5\n"])
@@ -165,6 +169,7 @@ def test_columns_that_are_not_there(tmp_path: Path, options: Options, said: str)
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     assert "does not exist" in refused(tmp_path / "nowhere.csv")
+    assert "cannot be read (File name too long): check the path" in refused(tmp_path / f"{'a' * 300}.csv")
     assert "is a folder" in refused(tmp_path)
     for name in ("some.txt", "some"):
         (tmp_path / name).write_text("hello", encoding="utf-8")
@@ -264,3 +269,11 @@ def test_too_many_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     np.savez(path, probs=np.full((200, 2), 0.5), labels=np.arange(200) % 2, sites=np.arange(200))
     assert "too many for one page" in refused(path)
     assert read_predictions(path, Options(site_column="none")).tally.samples.sum() == 200
+
+
+def test_too_many_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedga.diagnosis.tally.MOST_CELLS", 100)
+    path = tmp_path / "some.npz"
+    np.savez(path, probs=np.eye(11), labels=np.arange(11))
+    assert "has 11 classes, too many for one page, which holds 10" in (said := refused(path))
+    assert "site" not in said

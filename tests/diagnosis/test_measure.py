@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from fedga import calibrated_labels, class_accuracy, ea_ratio, error_asymmetry
 from fedga.diagnosis import Diagnosis, diagnose
+from fedga.diagnosis.interval import ratio_limits
 from fedga.diagnosis.measure import stationary_bounds
 from tests.diagnosis.made_up import MadeUp, made_up
 
@@ -99,6 +100,22 @@ def test_intervals_hold_the_true_value_as_often_as_they_say(
         found = diagnose(probs, labels).everywhere
         inside += bool(found.low[0] <= truth <= found.high[0])
     assert inside >= 0.93 * 400  # 95 % less three standard deviations of 400 draws would be 92 %
+
+
+@pytest.mark.parametrize("rare", [20, 40, 300])
+def test_intervals_hold_where_some_of_the_other_classes_are_small(rare: int) -> None:
+    """A small class in which nothing was mistaken may hide much: no limit may be sure that it does not."""
+    draws, classes = np.random.default_rng(0), 7
+    samples = np.array([10_000] * 5 + [rare] * 2)
+    truth = np.full((classes, classes), 0.03)
+    truth[5:, 0] = 0.046
+    np.fill_diagonal(truth, 0)
+    np.fill_diagonal(truth, 1 - truth.sum(1))
+    means = np.stack([draws.multinomial(samples[at], truth[at], 4000) / samples[at] for at in range(classes)], 1)
+    low, high = ratio_limits(means, np.broadcast_to(samples, (4000, classes)))
+    asymmetry = (1 - truth.diagonal()) / (truth.sum(0) - truth.diagonal())
+    assert ((low > asymmetry).mean(0) < 0.05).all()
+    assert ((high < asymmetry).mean(0) < 0.05).all()
 
 
 def test_intervals_of_errors_that_are_exactly_0_or_1() -> None:

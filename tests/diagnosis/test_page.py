@@ -162,10 +162,10 @@ def test_sites_of_few_samples_are_said_not_to_be_judged() -> None:
     data = made_up(900)
     sites = [f"site {at % 100}" for at in range(900)]
     text = " ".join(Reader(html_of(diagnose(data.probs, data.labels, sites))).text.split())
-    assert "100 of 100 sites have fewer than 20 samples of every class: not judged" in text
+    assert "100 of 100 sites have fewer than 20 samples of every class, samples of one class only, " in text
     mixed = ["big"] * 880 + [f"small {at}" for at in range(20)]
     text = " ".join(Reader(html_of(diagnose(data.probs, data.labels, mixed))).text.split())
-    assert "20 of 21 sites have fewer than 20 samples of every class: not judged" in text
+    assert "20 of 21 sites have fewer than 20 samples of every class, " in text
     assert "more in between" not in text
 
 
@@ -205,12 +205,31 @@ def test_a_page_goes_nowhere_it_does_not_belong(tmp_path: Path) -> None:
         (tmp_path / "mine.html", "is there and is no page"),
         (tmp_path / "page.txt", "must end in .html"),
         (tmp_path / "mine.html" / "page.html", "is no folder"),
+        (tmp_path / f"{'a' * 300}.html", "File name too long"),
+        (tmp_path / f"{'a' * 248}.html", "File name too long"),  # of the files beside it
     ):
         with pytest.raises(FedGAError, match=said):
             found.write(target)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
     page, *_ = found.write(tmp_path / "new" / "page.html")
     assert found.write(page)[0] == page  # a page of ours is written again
+
+
+@pytest.mark.parametrize("ending", ["numbers.json", "classes.csv", "sites.csv", "cells.csv"])
+def test_files_of_others_beside_a_page_are_kept(tmp_path: Path, ending: str) -> None:
+    (mine := tmp_path / f"page-{ending}").write_text("my notes", encoding="utf-8")
+    with pytest.raises(FedGAError, match=f"page-{ending}' is there and was not written by fedga diagnose"):
+        diagnosed(made_up(300)).write(tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == [mine]
+    assert mine.read_text(encoding="utf-8") == "my notes"
+
+
+def test_tables_of_an_earlier_page_do_not_stay(tmp_path: Path) -> None:
+    data = made_up(300)
+    (tmp_path / "other-sites.csv").write_text("my notes", encoding="utf-8")
+    assert len(diagnosed(data).write(tmp_path / "page.html")) == 5
+    written = diagnose(data.probs, data.labels).write(tmp_path / "page.html")
+    assert {*written, tmp_path / "other-sites.csv"} == set(tmp_path.iterdir())
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

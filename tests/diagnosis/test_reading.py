@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,14 @@ def test_csv_of_other_programs(tmp_path: Path, delimiter: str, end: str, mark: s
     assert_same(read_predictions(path, Options()), in_memory(data))
 
 
+@pytest.mark.parametrize("blank", ["\n", "\n\n", "\ufeff\r\n \r\n"])
+def test_csv_below_blank_lines(tmp_path: Path, blank: str) -> None:
+    data = made_up(40)
+    path = write_csv(tmp_path / "some.csv", rows_of(data))
+    path.write_bytes(blank.encode() + path.read_bytes())
+    assert_same(read_predictions(path, Options()), in_memory(data))
+
+
 def test_csv_of_one_long_row(tmp_path: Path) -> None:
     path = tmp_path / "some.csv"
     path.write_text("label,a,b\na,0.5,0.5\n\nb,0.25,0.75\n\n", encoding="utf-8")
@@ -88,6 +97,29 @@ def test_classes_called_by_numbers_are_names(tmp_path: Path) -> None:
     found = read_predictions(path, Options())
     assert found.class_names == ("1", "2", "3")
     assert found.tally.samples.tolist() == [[1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "labels"),
+    [
+        ("p_0", "0 1"),
+        ("p_0", "False True"),
+        ("p_2", "2 1"),
+        ("p_false", "0 1"),
+        ("p_False", "false true"),
+        ("p_true", "True False"),
+        ("p_true", "1 0"),
+        ("p_true,p_false", "True False"),
+        ("p_False,p_True", "FALSE TRUE"),
+        ("p_1,p_0", "True False"),
+    ],
+)
+def test_a_label_that_its_column_is_called_after_is_no_place(tmp_path: Path, columns: str, labels: str) -> None:
+    """Taken as a place, or as 1 for yes, it would make a perfect model the worst one."""
+    first, second = labels.split()
+    rows = [["label", *columns.split(",")], [first, 0.9, 0.1], [second, 0.1, 0.9]]
+    path = write_csv(tmp_path / "some.csv", [row[: len(rows[0])] for row in rows])
+    assert read_predictions(path, Options()).tally.hits.tolist() == [[1, 1]]
 
 
 def test_columns_are_chosen_as_asked(tmp_path: Path) -> None:
@@ -170,6 +202,14 @@ def test_parquet_of_other_types(tmp_path: Path) -> None:
     found, expected = read_predictions(tmp_path / "some.parquet", Options()), in_memory(data)
     assert found.site_names == expected.site_names
     np.testing.assert_allclose(found.tally.sums, expected.tally.sums, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [arrow.decimal128(6, 4), arrow.decimal256(6, 4)])
+def test_parquet_of_decimals(tmp_path: Path, kind: arrow.DataType) -> None:
+    shares = arrow.array([Decimal("0.75"), Decimal("0.25")], kind)
+    parquet.write_table(arrow.table({"label": ["a", "b"], "a": shares, "b": shares[::-1]}), tmp_path / "some.parquet")
+    sums = read_predictions(tmp_path / "some.parquet", Options()).tally.sums
+    assert sums.tolist() == [[[0.75, 0.25], [0.25, 0.75]]]
 
 
 def test_npz_stored_by_columns_and_in_half_precision(tmp_path: Path) -> None:
@@ -292,3 +332,10 @@ def test_pandas_with_masks() -> None:
     frame = pd.DataFrame(data.probs).astype("Float64")
     found = diagnose(frame, pd.Series(data.label_names, dtype="string"), pd.Series(data.sites), data.names)
     np.testing.assert_allclose(found.everywhere.means, diagnose(data.probs, data.labels).everywhere.means)
+
+
+def test_columns_of_a_frame_are_the_names_of_the_classes() -> None:
+    data = made_up(300)
+    found = diagnose(pd.DataFrame(data.probs, columns=list(data.names)), data.label_names)
+    assert found.class_names == data.names
+    assert diagnose(pd.DataFrame(data.probs), data.labels).class_names == ("0", "1", "2")

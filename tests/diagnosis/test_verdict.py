@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
 from fedga.diagnosis import diagnose
+from fedga.diagnosis.build import _facts
+from fedga.diagnosis.picture import class_picture
 from fedga.diagnosis.verdict import FORGOTTEN
 
 
@@ -49,6 +51,42 @@ def test_a_class_forgotten_at_one_site_alone_is_found() -> None:
     assert found.verdict.level == "at a site"
     assert "at Basel this model forgets" in found.headline
     assert "“ill”" in found.headline
+
+
+def test_a_site_with_one_class_is_not_judged() -> None:
+    """Nothing there could be mistaken for it."""
+    probs, labels = two_classes(0.1, 0.1, ill=200, healthy=200)
+    found = diagnose(probs, labels, np.where(labels == 1, "Basel", "Aarhus"), NAMES)
+    assert found.verdict.level == "fair"
+    assert found.sites is not None
+    assert np.isnan([found.sites.asymmetry, found.sites.low, found.sites.high]).all()
+    assert found.example is not None
+    assert found.example.rare.of_class != found.example.frequent.of_class
+
+
+@pytest.mark.parametrize("missed", [0.15, 0.5])  # EA 1.5 and 5: over all, the second is forgotten
+def test_among_many_sites_that_are_alike_none_is_accused(missed: float) -> None:
+    draws, accused = np.random.default_rng(0), 0
+    sites, labels = np.repeat(np.arange(50), 120), np.tile([0] * 80 + [1] * 40, 50)
+    for _ in range(40):
+        ill = draws.random(len(labels)) < np.where(labels == 1, 1 - missed, 0.1)
+        accused += diagnose(np.column_stack([~ill, ill]).astype(float), labels, sites, NAMES).verdict.site is not None
+    assert accused <= 4  # 5 % of 40 are two
+
+
+def test_nothing_on_the_page_is_forgotten_that_the_headline_does_not_call_so() -> None:
+    found = diagnose(*two_classes(0.02, 0.001, ill=2000, healthy=20_000), class_names=NAMES)
+    assert found.everywhere.least[1] > FORGOTTEN  # of errors that are too small to matter
+    assert found.verdict.level == "fair"
+    assert {row.kind for row in class_picture(found).rows} == {"even", "low"}
+    assert "forgotten" not in {fact["kind"] for fact in _facts(found)}
+
+
+def test_two_samples_without_an_error_are_no_no() -> None:
+    probs = np.array([[0.9, 0.1, 0.0]] * 50 + [[0.1, 0.9, 0.0]] * 50 + [[0.0, 0.0, 1.0]] * 2)
+    found = diagnose(probs, np.repeat([0, 1, 2], [50, 50, 2]), class_names=["a", "b", "c"])
+    assert found.headline.startswith("Cannot tell: only 2 samples of the rare class “c” are too few")
+    assert found.verdict.findings[0] == "“c” is never missed, and nothing else is mistaken for it."
 
 
 def test_few_samples_conclude_nothing() -> None:

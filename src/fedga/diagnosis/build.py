@@ -13,7 +13,7 @@ from fedga.diagnosis import maps, picture
 from fedga.diagnosis.measure import FEW_SAMPLES
 from fedga.diagnosis.numbers import as_csv, cell_rows, class_rows, site_rows
 from fedga.diagnosis.shown import page_tables
-from fedga.diagnosis.target import check_target
+from fedga.diagnosis.target import beside, check_target
 from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, percent
 from fedga.errors import FedGAError
 from fedga.files import write_whole
@@ -30,16 +30,19 @@ _SCRIPTS = ("base.js", "tables.js", "page.js")
 
 
 def write_diagnosis(found: Diagnosis, page: Path) -> list[Path]:
-    """Write the page, and beside it JSON and CSV, each whole or not at all; the files written, the page first."""
+    """Write the page, and beside it JSON and CSV, each whole or not at all; the files written, the page first.
+
+    A table that an earlier page had, and this one has not, is removed.
+    """
     check_target(page)
-    contents = {page: html_of(found), _beside(page, "numbers.json"): _json(found)}
-    tables = {"classes": class_rows(found), "sites": site_rows(found), "cells": cell_rows(found)}
-    contents |= {_beside(page, f"{name}.csv"): as_csv(rows) for name, rows in tables.items() if rows}
-    return [_write(path, text) for path, text in contents.items()]
-
-
-def _beside(page: Path, ending: str) -> Path:
-    return page.with_name(f"{page.stem}-{ending}")
+    tables = {"classes.csv": class_rows(found), "sites.csv": site_rows(found), "cells.csv": cell_rows(found)}
+    texts = {"numbers.json": _json(found)} | {ending: as_csv(rows) for ending, rows in tables.items() if rows}
+    paths = beside(page)
+    written = [_write(page, html_of(found)), *(_write(paths[ending], text) for ending, text in texts.items())]
+    for path in paths.values():
+        if path not in written:
+            _remove(path)
+    return written
 
 
 def _json(found: Diagnosis) -> str:
@@ -52,6 +55,14 @@ def _write(path: Path, text: str) -> Path:
     except OSError as error:
         reason = error.strerror or error
         raise FedGAError(f"{str(path)!r} cannot be written ({reason}): give another place with --out") from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise FedGAError(f"{str(path)!r} is of an earlier page and cannot be removed ({reason}): remove it") from error
 
 
 def html_of(found: Diagnosis) -> str:

@@ -22,6 +22,10 @@ BLOCK = 4 << 20  # bytes: smaller ones cost more calls, larger ones leave the ca
 _MOST_THREADS = 8
 _MEGABYTE = 1_000_000
 _LONGEST_QUOTE = 64 << 20  # bytes, beyond which a quotation is a mistake
+# What pyarrow takes for a number, beside its words for a missing one; float() would take 1_000 and digits of others.
+_NUMBER = re.compile(
+    r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?|nan(\([0-9a-z_]*\))?)", re.IGNORECASE | re.ASCII
+)
 _QUOTATION = re.compile(rb'(?:\A|[,;\t\r\n])(?P<mark>")[^"]*(?:""[^"]*)*(?P<end>"|\Z)')
 
 
@@ -32,6 +36,7 @@ class CsvFile:
         self.path = path
         self._arrow = optional("pyarrow", "pyarrow", "reading CSV files")
         self._csv = optional("pyarrow.csv", "pyarrow", "reading CSV files")
+        self._missing = frozenset(self._csv.ConvertOptions().null_values)
         with reading(path, "a CSV file"), path.open("rb") as file:
             dialect = csv_dialect(path)
             self._delimiter, self._decimal_point = dialect.delimiter, dialect.decimal_point
@@ -48,8 +53,10 @@ class CsvFile:
         self.numeric = self._numeric(sample.block)
 
     def _header(self, file: BinaryIO) -> str:
-        lines = _whole_lines(file, 1)
-        line = lines.block.decode("utf-8-sig").strip("\r\n")
+        """The first line that is not blank."""
+        line = ""
+        while not line.strip() and (lines := _whole_lines(file, 1)).block:
+            line = lines.block.decode("utf-8-sig").strip("\r\n")
         if re.search(r"\r(?!\n)", line):
             raise FedGAError(
                 f"{self.path} ends its lines with carriage returns alone, as old programs did: save it with line feeds"
@@ -137,13 +144,11 @@ class CsvFile:
 
     def _is_number(self, cell: str) -> bool:
         """An empty cell may be one: it is refused later, as a missing number."""
+        if cell in self._missing:
+            return True
         if self._decimal_point == ",":
             cell = cell.replace(".", "x").replace(",", ".")
-        try:
-            float(cell or "nan")
-        except ValueError:
-            return cell.strip().lower() in ("", "na", "n/a", "null")
-        return True
+        return _NUMBER.fullmatch(cell.strip(" \t")) is not None
 
     def _unclosed(self, lines: _Lines, first: int) -> FedGAError:
         whole = lines.block[: lines.block.rfind(b"\n", 0, lines.unclosed) + 1]

@@ -87,9 +87,9 @@ def diagnose(
     """Is a model forgetting somebody's class? probs: [samples, classes], labels: [samples], sites: [samples].
 
     Arrays, tensors or lists. ``probs`` of [samples] are the probability of class 1 out of two; with ``logits=True`` a
-    softmax (or sigmoid) is applied. Labels are places from 0 or names of ``class_names``. ``class_counts`` are the
-    samples of each class that were *trained* on: a sequence, a mapping by class, or a mapping of these by site; left
-    out, the labels given here are counted in their place.
+    softmax (or sigmoid) is applied. Labels are places from 0 or names of ``class_names``, which are the columns of a
+    DataFrame if left out. ``class_counts`` are the samples of each class that were *trained* on: a sequence, a mapping
+    by class, or a mapping of these by site; left out, the labels given here are counted in their place.
 
     >>> probs = [[0.9, 0.1]] * 80 + [[0.8, 0.2]] * 20
     >>> found = diagnose(probs, ["healthy"] * 80 + ["ill"] * 20, class_names=["healthy", "ill"])
@@ -100,12 +100,19 @@ def diagnose(
 
     ``found.write("page.html")`` writes the page of ``fedga diagnose``.
     """
+    class_names = _column_names(probs) if class_names is None else class_names
     values, given_labels = _numbers("probs", probs), _words("labels", labels)
     given_sites = None if sites is None else _words("sites", sites)
     predictions = tally_arrays(
         values.shape, pieces_of(values), given_labels, given_sites, class_names, "probs", logits=logits
     )
     return diagnosis_of(predictions, name, class_counts)
+
+
+def _column_names(probs: Any) -> list[str] | None:
+    """Those of a DataFrame, where they are words."""
+    columns = list(getattr(probs, "columns", ()))
+    return columns if len(columns) > 1 and all(isinstance(name, str) for name in columns) else None
 
 
 def diagnosis_of(

@@ -37,7 +37,7 @@ class Example:
 
 
 def example_of(everywhere: Errors, holdings: Holdings, suspect: int | None) -> Example | None:
-    """The suspect, or else the rarest class, beside the most frequent one.
+    """The suspect, or else the rarest class, beside the most frequent other one.
 
     With several sites it is told for the one where that class is held and most outnumbered: a client trains with its
     own counts.
@@ -48,12 +48,17 @@ def example_of(everywhere: Errors, holdings: Holdings, suspect: int | None) -> E
     if not candidates.any():
         return None
     rare = _least(counts, candidates) if suspect is None or not candidates[suspect] else suspect
-    if holdings.site_names:
-        held = holdings.counts[:, rare] > 0
+    held = (holdings.counts[:, rare] > 0) & ((holdings.counts > 0).sum(1) > 1)  # beside something else
+    if holdings.site_names and held.any():
         outnumbered = holdings.counts.max(1) / np.maximum(holdings.counts[:, rare], 1)
         site = int(np.argmax(np.where(held, outnumbered, -1)))
         counts = holdings.counts[site]
-    frequent = int(np.argmax(np.where(everywhere.samples > 0, counts, -1)))
+    measured = everywhere.samples > 0
+    measured[rare] = False
+    if not measured.any():
+        return None
+    frequent = int(np.argmax(np.where(measured, counts, -1)))
+    rare, frequent = sorted((rare, frequent), key=lambda at: counts[at])
     return Example(site, counts, _sample(everywhere, rare, counts), _sample(everywhere, frequent, counts))
 
 

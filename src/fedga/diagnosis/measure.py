@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 import torch
 
 from fedga.asymmetry import errors_from_means, ratio_of
-from fedga.diagnosis.interval import ratio_limits
+from fedga.diagnosis.interval import ratio_limits, sure_of_all
 from fedga.diagnosis.tally import Tally
 
 FEW_SAMPLES = 20  # of a class: below, nothing is concluded from its numbers
@@ -27,6 +27,8 @@ class Errors:
     asymmetry: np.ndarray  # missed / false_alarm
     low: np.ndarray  # 95 % interval of the asymmetry
     high: np.ndarray
+    least: np.ndarray  # the same so wide that, with 95 %, all classes and sites that are judged lie inside theirs
+    most: np.ndarray
     means: np.ndarray  # [..., true class, class]: mean prediction
 
     @cached_property
@@ -48,21 +50,21 @@ class Errors:
 
     def at(self, site: int) -> Errors:
         """Those of one site."""
-        names = ("samples", "predicted", "accuracy", "missed", "false_alarm", "asymmetry", "low", "high", "means")
-        return Errors(*(getattr(self, name)[site] for name in names))
+        return Errors(*(getattr(self, one.name)[site] for one in fields(self)))
 
 
 def errors_of(tally: Tally) -> Errors:
     """Errors of every site and class: [sites, classes]."""
     samples = tally.samples.astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         means = tally.sums / samples[..., None]
         missed, false_alarm = (values.numpy() for values in errors_from_means(torch.from_numpy(means)))
         missed, false_alarm = np.maximum(missed, 0), np.maximum(false_alarm, 0)  # of rounded probabilities
         asymmetry = missed / false_alarm
         accuracy = tally.hits / samples
-    low, high = ratio_limits(means, samples)
-    return Errors(tally.samples, tally.predicted, accuracy, missed, false_alarm, asymmetry, low, high, means)
+    limits = ratio_limits(means, samples)
+    of_all = ratio_limits(means, samples, sure_of_all(int((samples >= FEW_SAMPLES).sum())))
+    return Errors(tally.samples, tally.predicted, accuracy, missed, false_alarm, asymmetry, *limits, *of_all, means)
 
 
 def stationary_bounds(class_counts: np.ndarray, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

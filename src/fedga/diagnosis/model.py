@@ -16,6 +16,7 @@ from fedga.diagnosis.counts import Holdings
 from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import errors_of
 from fedga.diagnosis.tally import MOST_CELLS, ROWS_AT_ONCE, Predictions
+from fedga.diagnosis.vocabulary import few_of
 from fedga.errors import FedGAError
 from fedga.experiments.prepare import dealt_out
 from fedga.experiments.saved import SavedModel, load_model
@@ -42,28 +43,31 @@ def diagnose_model(
     """
     saved = load_model(path)
     predictor = _Predictor(saved, device, progress)
-    trained = None if options.dataset is not None and not _is_own(options, saved) else _dataset(saved, options)
-    if trained is not None:
-        return _on_own_data(path, predictor, trained, saved)
+    if options.dataset is None or _is_own(options, saved):
+        trained = _dataset(saved, options)
+        saved.check_fits(trained, path.name)
+        columns = options.label_column or saved.spec.label_column, options.client_column or saved.spec.client_column
+        other_columns = columns != (saved.spec.label_column, saved.spec.client_column)
+        if options.dataset is None and not other_columns:
+            saved.check_trained_on(trained, path.name)
+        if other_columns or trained.fingerprint == saved.fingerprint:
+            return _on_own_data(path, predictor, trained, saved)
     given = _load(options.dataset or "", options)
     saved.check_fits(given, path.name)
-    original = _original(saved, options)
-    if original is None:
-        note = f"{saved.spec.dataset}, which the model was trained on, is not here: {given.name} is taken in its place."
-        return _on_own_data(path, predictor, given, saved, (note,))
-    return _on_other_data(path, predictor, given, _federation(original, saved))
+    try:
+        trained_on = _federation(_original(saved, options), saved)
+    except FedGAError as error:
+        note = f"They are counted in place of those it was trained on, since {error}."
+        return _on_other_data(path, predictor, given, None, note)
+    return _on_other_data(path, predictor, given, trained_on)
 
 
-def _on_own_data(
-    path: Path, predictor: _Predictor, data: Dataset, saved: SavedModel, notes: tuple[str, ...] = ()
-) -> Diagnosis:
-    saved.check_fits(data, path.name)
+def _on_own_data(path: Path, predictor: _Predictor, data: Dataset, saved: SavedModel) -> Diagnosis:
     federation = _federation(data, saved)
     names, holdings = _site_names(federation, saved), _holdings(federation, saved, data)
     overall = predictor.tally(data, data.test_inputs, data.test_targets)
     notes = (
         f"Classes are measured on the test split of {data.name}, which no site trained on.",
-        *notes,
         *_other_names(data, saved),
     )
     if len(names) * data.num_classes**2 > MOST_CELLS or len(names) < 2:
@@ -78,12 +82,17 @@ def _on_own_data(
     return Diagnosis(path.name, data.class_names, everywhere, names, by_site, holdings, notes)
 
 
-def _on_other_data(path: Path, predictor: _Predictor, given: Dataset, federation: Federation) -> Diagnosis:
+def _on_other_data(
+    path: Path, predictor: _Predictor, given: Dataset, trained_on: Federation | None, *more_notes: str
+) -> Diagnosis:
+    """Where ``trained_on`` is not known, the samples measured are counted in its place."""
     inputs = np.concatenate([given.train_inputs, given.test_inputs])
     targets = np.concatenate([given.train_targets, given.test_targets])
     overall = predictor.tally(given, inputs, targets)
+    own = predictor.saved.spec.dataset.removeprefix(SITES) if trained_on is None else trained_on.dataset.name
     notes = [
-        f"All samples of {given.name} are measured: the model was trained on {federation.dataset.name}.",
+        f"All samples of {given.name} are measured: the model was trained on {own}.",
+        *more_notes,
         *_other_names(given, predictor.saved),
     ]
     sites, by_site = given.client_names, None
@@ -91,7 +100,11 @@ def _on_other_data(path: Path, predictor: _Predictor, given: Dataset, federation
         there = predictor.tally(given, given.train_inputs, given.train_targets, None, given.train_clients)
         by_site = errors_of(there.tally)
         notes.append("Sites are measured without the samples that a test split would take.")
-    holdings = _holdings(federation, predictor.saved, federation.dataset)
+    if trained_on is None:
+        counted = overall.tally.samples.astype(np.float64)
+        holdings = Holdings((), counted, f"counted among the labels of {given.name}")
+    else:
+        holdings = _holdings(trained_on, predictor.saved, trained_on.dataset)
     everywhere = errors_of(overall.tally).at(0)
     return Diagnosis(path.name, given.class_names, everywhere, sites, by_site, holdings, tuple(notes))
 
@@ -149,15 +162,16 @@ def _dataset(saved: SavedModel, options: DataOptions) -> Dataset:
     return load_dataset(spec.dataset, data_dir=options.data_dir, label_column=label, client_column=client)
 
 
-def _original(saved: SavedModel, options: DataOptions) -> Dataset | None:
-    """The data the model was trained on, if they are here and still fit it."""
+def _original(saved: SavedModel, options: DataOptions) -> Dataset:
+    """The data the model was trained on, refused unless they are here and still fit it."""
     if saved.spec.dataset.startswith(SITES):
-        return None
-    try:
-        found = _dataset(saved, DataOptions(data_dir=options.data_dir))
-    except FedGAError:
-        return None
-    return found if found.class_names == saved.class_names else None
+        raise FedGAError(f"the samples of {saved.spec.dataset.removeprefix(SITES)} lie at its sites")
+    found = _dataset(saved, DataOptions(data_dir=options.data_dir))
+    if found.fingerprint != saved.fingerprint:
+        raise FedGAError(f"{saved.spec.dataset} has changed since")
+    if found.class_names != saved.class_names:
+        raise FedGAError(f"{saved.spec.dataset} has other classes now ({few_of(found.class_names, 6)})")
+    return found
 
 
 def _load(dataset: str, options: DataOptions) -> Dataset:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedga.diagnosis.measure import Errors
-from fedga.diagnosis.verdict import FORGOTTEN, number, percent
+from fedga.diagnosis.verdict import is_favoured, is_forgotten, number, percent
 from fedga.report.page.overview import Tick
 from fedga.report.summary import number_text
 
@@ -121,9 +121,9 @@ def kind_of(errors: Errors, at: int) -> str:
     """Whether a class is clearly missed too much, given too much, neither, or has too few samples to say."""
     if not errors.enough[at]:
         return "few"
-    if errors.low[at] >= FORGOTTEN:
+    if is_forgotten(errors)[at]:
         return "high"
-    return "low" if errors.high[at] <= 1 / FORGOTTEN else "even"
+    return "low" if is_favoured(errors)[at] else "even"
 
 
 def bounds_picture(found: Diagnosis) -> Rows:

@@ -83,8 +83,8 @@ def terminal_table(found: Diagnosis) -> Table:
         for at in shown
     )
     headings = ("class", "samples", "recognised", "missed", "false alarm", "error asymmetry", "95 % sure")
-    left = len(rows) - len(shown)
-    caption = f"{left} more classes are less one-sided." if left else ""
+    left = sum(not math.isnan(row["ea"]) for row in rows) - len(shown)
+    caption = f"{left} more {'class is' if left == 1 else 'classes are'} less one-sided." if left else ""
     return Table("diagnosis", "", headings, cells, caption)
 
 

@@ -66,10 +66,11 @@ class _ParquetTable:
         self._parquet = optional("pyarrow.parquet", "pyarrow", "reading Parquet files")
         self._arrow = optional("pyarrow", "pyarrow", "reading Parquet files")
         types = self._arrow.types
+        numbers = (types.is_floating, types.is_integer, types.is_decimal)
         with self._open() as file:
             self._schema = schema = file.schema_arrow
         self.names = list(schema.names)
-        self.numeric = [field.name for field in schema if types.is_floating(field.type) or types.is_integer(field.type)]
+        self.numeric = [field.name for field in schema if any(is_such(field.type) for is_such in numbers)]
 
     def _open(self) -> Any:
         with reading(self._path, "a Parquet file"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -146,6 +147,12 @@ class Tallying:
     def _make_room(self, sites: int) -> None:
         if sites <= self._room:
             return
+        most = math.isqrt(MOST_CELLS)
+        if self._classes > most:
+            raise FedGAError(
+                f"{self.where} has {self._classes:,} classes, too many for one page, which holds {most:,}: put classes "
+                "together, or choose columns with --probability-columns"
+            )
         if sites * self._classes**2 > MOST_CELLS:
             raise FedGAError(
                 f"{self.where} has {sites:,} sites or more of {self._classes} classes, too many for one page: name a "

@@ -12,7 +12,7 @@ import torch
 
 from fedga.asymmetry import class_kinds
 from fedga.diagnosis.counts import Holdings
-from fedga.diagnosis.interval import SURE
+from fedga.diagnosis.interval import sure_of_all
 from fedga.diagnosis.measure import Errors
 from fedga.report.summary import number_text
 from fedga.report.words import listed
@@ -41,8 +41,9 @@ def judge(
 ) -> Verdict:
     """What the numbers say.
 
-    A class is forgotten where, sure to 95 % and on ``FEW_SAMPLES`` or more, its EA is at least ``FORGOTTEN``, and its
-    samples give other classes at least ``LEAST_MISSED`` of their probability.
+    A class is forgotten where its EA on ``FEW_SAMPLES`` or more is at least ``FORGOTTEN``, and its samples give other
+    classes at least ``LEAST_MISSED`` of their probability: sure to 95 % of all that is judged at once, since among many
+    sites there is always one that was unlucky.
     """
     return _Judge(class_names, everywhere, site_names, sites, holdings).verdict()
 
@@ -56,11 +57,11 @@ class _Judge:
     holdings: Holdings
 
     def verdict(self) -> Verdict:
-        forgotten = _worst_first(self.everywhere, _is_forgotten(self.everywhere))
+        forgotten = _worst_first(self.everywhere, is_forgotten(self.everywhere))
         if forgotten:
             return self._forgotten(forgotten)
-        if self.sites is not None and (cells := np.argwhere(_is_forgotten(self.sites))).size:
-            sure = self.sites.low[tuple(cells.T)]
+        if self.sites is not None and (cells := np.argwhere(is_forgotten(self.sites))).size:
+            sure = self.sites.least[tuple(cells.T)]
             site, of_class = cells[int(np.argmax(sure))].tolist()
             return self._at_a_site(site, of_class, len(cells) - 1)
         maybe = _worst_first(self.everywhere, _may_be_forgotten(self.everywhere))
@@ -68,7 +69,7 @@ class _Judge:
             return self._unclear(maybe[0])
         unknown = np.flatnonzero(_cannot_be_judged(self.everywhere)).tolist()
         if unknown:
-            return self._unknown(sorted(unknown, key=lambda at: -self.everywhere.asymmetry[at]))
+            return self._unknown(sorted(unknown, key=lambda at: -np.nan_to_num(self.everywhere.asymmetry[at])))
         return self._fair()
 
     def _forgotten(self, forgotten: Sequence[int]) -> Verdict:
@@ -155,6 +156,8 @@ class _Judge:
 
     def _errors(self, of_class: int) -> str:
         found = self.everywhere
+        if found.missed[of_class] == found.false_alarm[of_class] == 0:
+            return f"“{self.names[of_class]}” is never missed, and nothing else is mistaken for it."
         low, high = found.low[of_class], found.high[of_class]
         span = f"{_ea(low)} or more" if high > _MOST_TIMES else f"{_ea(low)} to {_ea(high)}"
         sure = "" if np.isnan(low) else f"; 95 % sure: {span}"
@@ -169,7 +172,7 @@ class _Judge:
     def _favoured(self) -> list[str]:
         """Who gains by it: the class that is given too often."""
         found = self.everywhere
-        sure = np.where(found.enough & (found.high <= 1 / FORGOTTEN), found.high, np.inf)
+        sure = np.where(is_favoured(found), found.most, np.inf)
         best = int(np.argmin(sure))
         if np.isinf(sure[best]):
             return []
@@ -203,16 +206,24 @@ class _Judge:
 
     def _worst_site(self, of_class: int) -> int | None:
         """Where a class is missed most, if there are sites to compare and it is clearly missed more than over all."""
-        if self.sites is None or self.sites.enough[:, of_class].sum() < 2:
+        judged = 0 if self.sites is None else int(self.sites.enough[:, of_class].sum())
+        if self.sites is None or judged < 2:
             return None
         samples = self.sites.samples[:, of_class]
         missed = np.where(self.sites.enough[:, of_class], self.sites.missed[:, of_class], -np.inf)
         worst, overall = int(np.argmax(missed)), self.everywhere.missed[of_class]
-        return worst if missed[worst] > overall + SURE * np.sqrt(overall * (1 - overall) / samples[worst]) else None
+        chance = sure_of_all(judged) * np.sqrt(overall * (1 - overall) / samples[worst])
+        return worst if missed[worst] > overall + chance else None
 
 
-def _is_forgotten(errors: Errors) -> np.ndarray:
-    return errors.enough & (errors.low >= FORGOTTEN) & (errors.missed >= LEAST_MISSED)
+def is_forgotten(errors: Errors) -> np.ndarray:
+    """Classes that are clearly missed too much."""
+    return errors.enough & (errors.least >= FORGOTTEN) & (errors.missed >= LEAST_MISSED)
+
+
+def is_favoured(errors: Errors) -> np.ndarray:
+    """Classes that are clearly given too often."""
+    return errors.enough & (errors.most <= 1 / FORGOTTEN)
 
 
 def _may_be_forgotten(errors: Errors) -> np.ndarray:
@@ -221,12 +232,12 @@ def _may_be_forgotten(errors: Errors) -> np.ndarray:
 
 def _cannot_be_judged(errors: Errors) -> np.ndarray:
     """Classes of few samples that may be forgotten for all we know; so few may always be missed by `LEAST_MISSED`."""
-    return ~errors.enough & (errors.high >= FORGOTTEN)
+    return ~errors.enough & (errors.samples > 0) & ~(errors.high < FORGOTTEN)
 
 
 def _worst_first(errors: Errors, chosen: np.ndarray) -> list[int]:
     """Places in the order of the least EA that is still likely."""
-    return sorted(np.flatnonzero(chosen).tolist(), key=lambda at: -np.nan_to_num(errors.low[at], nan=0.0))
+    return sorted(np.flatnonzero(chosen).tolist(), key=lambda at: -np.nan_to_num(errors.least[at], nan=0.0))
 
 
 def _samples(errors: Errors, of_class: int) -> str:
@@ -249,12 +260,17 @@ def percent(share: float) -> str:
     """
     >>> print(percent(0.4567), percent(0.0312), percent(0.00004), percent(0.0), sep=", ")
     46 %, 3.1 %, under 0.1 %, 0 %
+    >>> print(percent(0.9961), percent(0.99999), percent(1.0), sep=", ")
+    99.6 %, over 99.9 %, 100 %
     """
     if math.isnan(share):
         return "–"
     if 0 < share < 0.001:
         return "under 0.1\u00a0%"
-    return f"{100 * share:.{0 if share >= 0.1 or share == 0 else 1}f}\u00a0%"
+    if 0.9995 <= share < 1:
+        return "over 99.9\u00a0%"
+    whole = share in (0, 1) or 0.1 <= share < 0.99
+    return f"{100 * share:.{0 if whole else 1}f}\u00a0%"
 
 
 def times(ea: float) -> str:

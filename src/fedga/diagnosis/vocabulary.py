@@ -25,22 +25,26 @@ _SAYS_NOTHING = {
     "y_score",
     "1",
 }
+_TRUTH = {"false": 0, "true": 1}
 
 
 class Labels:
     """The classes of a file: a label is a class's name or, where no class is called by a number, its place from 0.
 
     >>> labels = Labels(("cat", "dog"))
-    >>> [labels.code(label) for label in ("dog", 0, 1.0, "bird", 2)]
-    [1, 0, 1, -1, -1]
+    >>> [labels.code(label) for label in ("dog", 0, 1.0, "bird", 2, True)]
+    [1, 0, 1, -1, -1, -1]
     >>> Labels(("1", "2")).code(1)  # a name, since the classes are called by numbers
     0
+    >>> Labels(("true", "false")).code(True), Labels(("1", "0")).code(True)  # a name too, and never a place
+    (0, 0)
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self._places = {name: place for place, name in enumerate(self.names)}
-        self._numbered = any(whole_number(name) is not None for name in self.names)
+        self._truths = {name.lower(): place for place, name in enumerate(self.names) if name.lower() in _TRUTH}
+        self._numbered = bool(self._truths) or any(whole_number(name) is not None for name in self.names)
         self._met_name, self._met_numbers = False, set[int]()
 
     def code(self, label: object) -> int:
@@ -49,6 +53,9 @@ class Labels:
         if text in self._places:
             self._met_name = True
             return self._places[text]
+        truth = _TRUTH.get(text.lower())
+        if truth is not None:
+            return self._truths.get(text.lower(), self._places.get(str(truth), UNKNOWN))
         number = whole_number(text)
         if number is None:
             return UNKNOWN
@@ -72,33 +79,42 @@ class Labels:
 class BinaryLabels(Labels):
     """The two classes of a file with one column, the probability of class ``positive``.
 
-    Labels are 0 and 1, or the name of the positive class and any one other.
+    Labels are 0 and 1, or the name of the positive class and any one other. Where that name is a number, labels are
+    compared with it.
 
     >>> labels = BinaryLabels("ill")
     >>> [labels.code(label) for label in ("healthy", "ill", "healthy", "dead", 1)], labels.names
     ([0, 1, 0, -1, 1], ('healthy', 'ill'))
+    >>> labels = BinaryLabels("0")
+    >>> [labels.code(label) for label in (0, 1, 2, False)], labels.names
+    ([1, 0, -1, 1], ('1', '0'))
     """
 
     def __init__(self, positive: str) -> None:
         self._named = positive.lower() not in _SAYS_NOTHING
         super().__init__((f"not {positive}", positive) if self._named else ("0", "1"))
-        self._negative: str | None = None
+        self._positive, self._negative = _as_number(positive), ""
+        self._by_number = self._named and whole_number(positive) is not None
+        self._one = _TRUTH.get(positive.lower(), 1)  # what the positive class is called where labels are 0 and 1
 
     def code(self, label: object) -> int:
-        text = text_of(label)
+        text = _as_number(text_of(label))
         number = whole_number(text)
-        if number is not None:
-            return number if number in (0, 1) else UNKNOWN
-        if self._named and text == self.names[1]:
+        if number is not None and not self._by_number:
+            return int(number == self._one) if number in (0, 1) else UNKNOWN
+        if self._named and text == self._positive:
             return 1
-        if self._named and text and self._negative is None:
+        if self._named and text and not self._negative:
             self._negative = text
             self.names = (text, self.names[1])
-        return 0 if self._named and text == self._negative else UNKNOWN
+        return 0 if self._named and text and text == self._negative else UNKNOWN
 
     def known(self) -> str:
+        if self._by_number:
+            return f"{self.names[1]!r}, after which the one column of probabilities is called, or {self.names[0]!r}"
         if self._named:
-            return f"0 or {self.names[0]!r}, and 1 or {self.names[1]!r}, for there is one column of probabilities"
+            numbers = f"{1 - self._one} or {self.names[0]!r}, and {self._one} or {self.names[1]!r}"
+            return f"{numbers}, for there is one column of probabilities"
         return "0 or 1, or call the one column of probabilities after the class it means, such as p_ill"
 
 
@@ -150,11 +166,19 @@ def text_of(value: object) -> str:
 def whole_number(text: str) -> int | None:
     """
     >>> whole_number("07"), whole_number("3.0"), whole_number("True"), whole_number("a"), whole_number("9" * 5000)
-    (7, 3, 1, None, None)
+    (7, 3, None, None, None)
     """
-    if re.fullmatch(r"[+-]?\d{1,18}(\.0*)?", text):
-        return int(text.partition(".")[0])
-    return {"true": 1, "false": 0}.get(text.lower())
+    return int(text.partition(".")[0]) if re.fullmatch(r"[+-]?\d{1,18}(\.0*)?", text) else None
+
+
+def _as_number(text: str) -> str:
+    """A number, or the one that a truth value stands for, as short as it can be written; other text as it is.
+
+    >>> [_as_number(text) for text in ("07", "3.0", "True", "a", "")]
+    ['7', '3', '1', 'a', '']
+    """
+    number = _TRUTH.get(text.lower(), whole_number(text))
+    return text if number is None else str(number)
 
 
 def few_of(names: Sequence[str], most: int) -> str:
