@@ -108,11 +108,11 @@ def test_every_kind_is_found_by_name(project: Path) -> None:
 
 
 def test_code_runs_only_when_its_part_is_asked_for(project: Path) -> None:
-    (project / "parts" / "focal.py").write_text("raise SystemExit('ran')")
+    (project / "parts" / "focal.py").write_text("raise ValueError('ran')")
     assert list(own.parts("algorithms")) == ["focal"]
     make_algorithm("fedavg")
     build_model("wide", (1, 8, 8), 3)
-    with pytest.raises(SystemExit):
+    with pytest.raises(FedGAError, match="ran"):
         make_algorithm("focal")
 
 
@@ -211,6 +211,15 @@ def test_a_project_that_others_can_write_is_not_run(project: Path, monkeypatch: 
     monkeypatch.chdir(below)  # of a folder above, such as /tmp, one need not even know
     assert own.project_file() is None
     monkeypatch.setenv(own.VARIABLE, str(file))
+    assert make_algorithm("focal")
+
+
+def test_a_file_that_others_can_write_is_not_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "parts" / "focal.py").chmod(0o666)
+    with pytest.raises(FedGAError, match=r"focal.py belongs to another user, or everybody may write it, .* if you tr"):
+        make_algorithm("focal")
+    assert build_model("wide", (1, 8, 8), 3) is not None
+    monkeypatch.setenv(own.VARIABLE, str(project))
     assert make_algorithm("focal")
 
 
@@ -314,6 +323,7 @@ FILES = {
         "line 1 of focal.py raised ModuleNotFoundError: No module named 'nothing_like",
     ),
     "failure": ("x = 1\n\nx / 0\n", "line 3 of focal.py raised ZeroDivisionError"),
+    "end": ("import sys\nsys.exit(0)\n", "line 2 of focal.py raised SystemExit: 0"),
     "name": (
         CLASS + "class Focl(Algorithm):\n    pass\n",
         "unknown name in parts/focal.py 'Focal': did you mean 'Focl'",
@@ -353,6 +363,8 @@ def test_mistakes_of_other_parts(project: Path) -> None:
         build_model("wide", (2,), 2)
     for body, words in (
         ("1 / 0", r"data set our-data .* failed: line 2 of ours.py raised ZeroDivisionError"),
+        ("open('/nowhere/x')", r"failed: line 2 of ours.py raised FileNotFoundError: .* '/nowhere/x'"),
+        ("raise SystemExit(0)", r"failed: line 2 of ours.py raised SystemExit: 0"),
         ("return 3", "data set our-data .* returned int: its function must return a fedga.data.Dataset"),
     ):
         (project / "parts" / "ours.py").write_text(f"def load(data_dir):\n    {body}\n")
@@ -381,7 +393,11 @@ def test_modules_and_installed_packages(project: Path, monkeypatch: pytest.Monke
     (project / "package").mkdir()
     (project / "package" / "__init__.py").touch()
     (project / "package" / "part.py").write_text(WIDE)
-    (project / "fedga.toml").write_text('[models]\nwide = "package.part:wide"\nlost = "package.gone:wide"\n')
+    named = {"wide": "part", "lost": "gone", "ends": "ends"}.items()
+    (project / "fedga.toml").write_text(
+        "\n".join(["[models]", *(f'{name} = "package.{at}:wide"' for name, at in named)])
+    )
+    (project / "package" / "ends.py").write_text("raise SystemExit(0)")
     offered = [EntryPoint(name, "package.part:wide", "fedga.models") for name in ("theirs", "wide", "mlp")]
     monkeypatch.setattr(own, "entry_points", lambda group: offered)
     assert build_model("wide", (1, 8, 8), 3) is not None
@@ -390,6 +406,8 @@ def test_modules_and_installed_packages(project: Path, monkeypatch: pytest.Monke
     assert "mlp" not in own.parts("models", MODELS)
     with pytest.raises(FedGAError, match=r"cannot be imported: ModuleNotFoundError: No module named 'package.gone'"):
         build_model("lost", (2,), 2)
+    with pytest.raises(FedGAError, match=r"cannot be imported: SystemExit: 0"):
+        build_model("ends", (2,), 2)
     for name in ("package", "package.part"):
         sys.modules.pop(name, None)
 

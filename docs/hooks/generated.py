@@ -26,7 +26,10 @@ def pages() -> dict[str, str]:
 def _command_line() -> Iterator[str]:
     yield "# Command line\n"
     yield "This page is written by the program itself when the site is built; `fedga COMMAND --help` says the same."
-    yield "\nExit codes: 0 done, 1 a bug or above `--fail-above`, 2 bad input, 130 interrupted.\n"
+    yield (
+        "\nExit codes: 0 done, 1 a bug or above `--fail-above`, 2 bad input, 130 interrupted, 141 nobody reads the "
+        "output any more.\n"
+    )
     yield from _command(_program(), "fedga")
 
 

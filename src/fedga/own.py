@@ -6,8 +6,9 @@ names another. It has a table per kind of part, of names and where each is defin
     [algorithms]
     focal = "focal.py:Focal"     # a file, relative to fedga.toml, or "package.module:Class"
 
-Code of a part is run when the part is asked for, not before; metrics are asked for by everything that trains. A file
-that another user may have written is not read.
+Code of a part is run when the part is asked for, not before; metrics are asked for by everything that trains. A project
+file, or a file it names, that belongs to another user or that everybody may write is not read, unless ``FEDGA_PROJECT``
+names that project. Who may write by group, or write what such a file imports, is not looked at.
 """
 
 from __future__ import annotations
@@ -79,6 +80,11 @@ class Part:
             path = self.folder / place
             if not path.is_file():
                 raise FedGAError(f"{self}: there is no file {path}: correct {self.folder / FILE_NAME}")
+            if not os.environ.get(VARIABLE) and not _is_ours(path):
+                raise FedGAError(
+                    f"{self}: {path} belongs to another user, or everybody may write it, and it would be run: set "
+                    f"{VARIABLE} to {self.folder / FILE_NAME} if you trust it"
+                )
             return path.resolve()
         spec = self._imported(lambda: importlib.util.find_spec(place))
         if spec is None or not spec.origin:
@@ -89,9 +95,9 @@ class Part:
         """What a function of the part returns; an error in the user's file is one sentence with its line."""
         try:
             return function(*arguments)
-        except (FedGAError, MemoryError, OSError):
+        except (FedGAError, MemoryError, BrokenPipeError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise FedGAError(f"{self} failed: {told(error, self.file)}") from error
 
     def digest(self) -> str:
@@ -106,7 +112,7 @@ class Part:
             make_importable(self.folder)
         try:
             return action()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             hint = ": check the name and PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
             raise FedGAError(f"{self} cannot be imported: {told(error)}{hint}") from error
 
@@ -160,7 +166,7 @@ def project_file(folder: Path | None = None) -> Path | None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether there is such a file, and nobody but this user (or the administrator) can have written it."""
+    """Whether there is such a file, of this user or the administrator, that not everybody may write."""
     if not path.is_file():
         return False
     if not hasattr(os, "getuid"):

@@ -38,7 +38,7 @@ def run_file(path: Path) -> ModuleType:
     try:
         with _keeping_no_bytecode():
             exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise FedGAError(f"{path} cannot be used: {told(error, path)}") from error
     _modules[path] = digest, module

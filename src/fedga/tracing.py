@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 
-def told(error: Exception, path: Path | None = None) -> str:
+def told(error: BaseException, path: Path | None = None) -> str:
     """An error of the user's own code, with the line of her file that it came from."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno} of {Path(error.filename or '').name} is not Python ({error.msg}): correct it"
@@ -18,7 +18,7 @@ def told(error: Exception, path: Path | None = None) -> str:
     return f"{line} raised {words}{hint}" if line else words + hint
 
 
-def line_of(error: Exception, *paths: Path) -> str:
+def line_of(error: BaseException, *paths: Path) -> str:
     """The line of these files that an error came through last; empty where it never came there."""
     return line_among(traceback.extract_tb(error.__traceback__), paths)
 

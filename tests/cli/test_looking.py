@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedga.algorithms import ALGORITHMS
+from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.cli.run import NAMES
 from fedga.data import SOURCES
 from fedga.errors import needs_extra
 from fedga.models import MODELS
 from fedga.report import figures
-from tests.cli.program import done
+from tests.cli.program import done, fedga
 
 
 def test_algorithms_say_what_they_cost() -> None:
@@ -33,6 +33,31 @@ def test_algorithms_say_what_they_cost() -> None:
     assert "\r" not in text
     assert [row["algorithm"] for row in csv.DictReader(io.StringIO(text))] == [row["algorithm"] for row in rows]
     assert next(csv.DictReader(io.StringIO(text)))["options"] == ""
+
+
+def test_algorithms_are_checked_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[object] = []
+    monkeypatch.setattr("fedga.checks.check_algorithm", lambda algorithm: checked.append(algorithm) or ["good"])
+    assert done("algorithms --check fedprox:mu=0.1").out == "good\n"
+    done("algorithms --check fedprox")
+    assert checked == [make_algorithm("fedprox", mu=0.1), "fedprox"]
+    assert "unknown option of fedprox 'nu'" in fedga("algorithms --check fedprox:nu=1").complaint
+
+
+def test_evaluate_prints_json_for_a_class_without_test_samples() -> None:
+    random = np.random.default_rng(0)
+    labels = np.arange(40) % 3
+    splits = {"y_train": labels, "y_test": labels[labels < 2]}
+    splits |= {f"x_{split}": random.normal(size=(len(splits[f"y_{split}"]), 4)) for split in ("train", "test")}
+    np.savez(
+        "own.npz",
+        **{name: values.astype(np.float32 if name[0] == "x" else np.int64) for name, values in splits.items()},
+    )
+    done("run --dataset own.npz --rounds 1 --clients 2 --active 2 --algorithm fedavg --no-pictures --out results")
+    [model] = Path("results/models").glob("*.safetensors")
+    found = json.loads(done("evaluate --format json", model).out, parse_constant=pytest.fail)
+    assert found["class_accuracy"]["2"] is None
+    assert found["accuracy"] is not None
 
 
 def test_algorithms_of_another_network() -> None:

@@ -68,6 +68,21 @@ def test_a_folder_of_its_own_and_the_project_above_it(folder: Path) -> None:
     assert "three" in fedga(f"run {SMALL} --model thre").complaint
 
 
+def test_names_that_the_files_have_elsewhere_are_free() -> None:
+    done("new dataset scores")
+    done("new metric batch")
+    assert "2 passed" in run_pytest()
+
+
+def test_the_next_steps_work_from_where_they_are_read(folder: Path) -> None:
+    said = done("new dataset zed 'some where'").err.splitlines()
+    assert [line.strip() for line in said[1:3]] == ["cd 'some where'", "pytest test_zed.py"]
+    [show] = [line.strip() for line in said if "data show" in line]
+    program = f'fedga() {{ "{sys.executable}" -m fedga "$@"; }}'
+    subprocess.run(["bash", "-ec", f"{program}\n{said[1]}\n{show}"], cwd=folder, check=True, capture_output=True)
+    assert "cd " not in done("new algorithm zed .").err
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -81,6 +96,14 @@ def test_a_folder_of_its_own_and_the_project_above_it(folder: Path) -> None:
         ("algorithm class", "'class' cannot be a name"),
         ("algorithm there", "there.py is there already: choose another name, or another folder"),
         ("metric named", "has the metric named already"),
+        ("algorithm f", "F means something else in the files that would be written: choose another name"),
+        ("algorithm batch", "Batch means something else"),
+        ("model tensor", "Tensor means something else"),
+        ("metric scores", "scores means something else"),
+        ("metric evaluation", "evaluation means something else"),
+        ("metric confusion", "confusion means something else"),
+        ("metric tests-passed", "tests_passed means something else"),
+        ("metric averaged_f1", "averaged_ begins the names of the averaged model's"),
     ],
 )
 def test_what_is_refused_leaves_everything_as_it_was(command: str, words: str, folder: Path) -> None:

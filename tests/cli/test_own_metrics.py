@@ -92,6 +92,14 @@ def test_a_built_in_name_is_refused(project: Path) -> None:
     assert "accuracy is the name of a built-in metric" in fedga(f"run {SMALL} --out results").complaint
 
 
+def test_a_name_of_the_averaged_model_is_refused(project: Path) -> None:
+    """`averaged_twin` is where twin of the averaged model is recorded."""
+    (project / "fedga.toml").write_text('[metrics]\ntwin = "twin.py:twin"\naveraged_twin = "twin.py:twin"\n')
+    complaint = fedga(f"run {SMALL} --server-average 0.1 --out results").complaint
+    assert complaint.startswith("metric averaged_twin: averaged_ begins the names of")
+    assert not Path("results").exists()
+
+
 def test_simulate_takes_functions(project: Path) -> None:
     federation = make_federation(load_dataset("digits"), clients=5, seed=0, alpha=0.5)
 

@@ -13,7 +13,7 @@ import pytest
 from fedga.data import Dataset, load_dataset
 from fedga.data import images as images_module
 from fedga.data.assemble import fingerprint
-from fedga.data.site import load_central, load_site
+from fedga.data.site import columns_digest, load_central, load_site
 from fedga.errors import FedGAError
 from tests.data.data_makers import check_equal, pictures, write_parquet, write_picture_classes
 
@@ -204,7 +204,8 @@ def test_progress_is_told(tmp_path: Path) -> None:
     ("labels", "names", "targets"),
     [
         ([2, 0, 2], SKIN, [2, 0, 2]),
-        ([1.0, 2.0], SKIN, [1, 2]),
+        ([2.0, 0.0], SKIN, [2, 0]),
+        (["true", "true"], ("no", "yes"), [1, 1]),
         ([7, 3], tuple("0123456789"), [7, 3]),
         ([2, 1], ("1", "2", "3"), [1, 0]),
         (["01", "03"], ("03", "02", "01"), [2, 0]),
@@ -227,6 +228,10 @@ def test_labels_of_a_csv(labels: list[object], names: tuple[str, ...], targets: 
         ([0, 3], SKIN, r"class 3, which is not among the agreed ones \(melanoma, nevus, keratosis\)"),
         ([0, -1], SKIN, "class -1, which is not"),
         ([0, 1, 2], ("1", "2", "3"), r"class 0, which is not among the agreed ones \(1, 2, 3\)"),
+        ([1, 2], SKIN, r"no 0 among them: .* write the names of the classes \(melanoma, nevus, keratosis\)"),
+        ([1.0, 3.0], SKIN, "they may count from 1, or class melanoma has no sample here"),
+        (["true", "false"], ("ill", "healthy"), r"do not say which of the agreed classes \(ill, healthy\)"),
+        ([4, 1], SKIN, "class 4, which is not"),
         ([0.5, 1], SKIN, "labels that are not whole numbers, such as 0.5"),
         (["nevus", '""'], SKIN, "empty"),
         (["Nevus"], SKIN, "class Nevus, which is not"),
@@ -245,8 +250,31 @@ def test_a_file_that_names_its_classes_is_believed(tmp_path: Path) -> None:
     assert load_site(tmp_path / "t.npz", SKIN).train_targets.tolist() == [1, 0, 1]
     write_parquet(tmp_path / "t.parquet", pictures(2, (1, 3, 3)), np.array([0, 1]), names=["nevus", "wart"])
     refused("class wart, which is not among", tmp_path / "t.parquet")
-    write_parquet(tmp_path / "t.parquet", pictures(2, (1, 3, 3)), np.array([0, 1]), names=["0", "1"])
-    assert load_site(tmp_path / "t.parquet", SKIN).train_targets.tolist() == [0, 1]
+    write_parquet(tmp_path / "t.parquet", pictures(2, (1, 3, 3)), np.array([2, 1]), names=["0", "1", "2"])
+    assert load_site(tmp_path / "t.parquet", SKIN).train_targets.tolist() == [2, 1]
+
+
+def test_a_0_in_either_split_tells_that_places_count_from_0(tmp_path: Path) -> None:
+    site = load_site(save_csv(tmp_path, [1, 2, 0], ["train", "train", "test"]), SKIN)
+    assert (site.train_targets.tolist(), site.test_targets.tolist()) == ([1, 2], [0])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_are_compared_without_the_label_whatever_it_is_called(suffix: str, tmp_path: Path) -> None:
+    def digest(columns: str, label_column: str | None = None) -> str:
+        path = tmp_path / f"t.{suffix}"
+        if suffix == "csv":
+            path.write_text(columns + "\n")
+        else:
+            pq.write_table(pa.table({name: [1] for name in columns.split(",")}), path)
+        return columns_digest(path, label_column)
+
+    plain = digest("age,dose,label")
+    assert digest("age,diagnosis,dose", "diagnosis") == digest("client, Befund,age,dose,split", "Befund ") == plain
+    assert digest("age,dose,befund") != plain
+    assert digest("dose,age,label") != plain
+    assert digest("age,dose,label,befund", "befund") != plain  # one called label is a feature beside it
+    assert digest("age,y,label") != digest("y,age,label")
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -94,6 +94,23 @@ def test_columns_of_unlike_scale_are_pointed_out(factor: float, said: bool, tmp_
     assert Preparation([standardized]).hints([standardized]) == []
 
 
+def test_standardised_columns_with_a_long_tail_need_no_hint(tmp_path: Path) -> None:
+    rows = [(12.0 if at == 9 else 0.1, at / 199, "xy"[at % 2], "test" if at < 4 else "train") for at in range(200)]
+    spec = table_spec(tmp_path, rows)
+    assert Preparation([spec]).hints([spec]) == []
+
+
+def test_clients_that_are_named_and_not_used_and_very_small_ones_are_pointed_out(tmp_path: Path) -> None:
+    rows = [f"{at / 99},{'xy'[at % 2]},hospital {at % 3}" for at in range(100)]
+    (tmp_path / "table.csv").write_text("\n".join(["a,label,client", *rows]), encoding="utf-8")
+    dealt = RunSpec(dataset=str(tmp_path / "table.csv"), partition="iid", clients=40, active=2)
+    named, small = Preparation([dealt]).hints([dealt])
+    assert named.startswith("table.csv says whose sample each one is, and --partition iid deals them out anew")
+    assert small == "40 clients hold 80 of the 80 training samples of table.csv, 2.0 each: give fewer --clients"
+    natural = replace(dealt, partition="natural", clients=None)
+    assert Preparation([natural]).hints([natural]) == []
+
+
 def test_pictures_need_no_hint() -> None:
     assert Preparation([make_spec()]).hints([make_spec()]) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -116,6 +117,8 @@ def evaluate_model(
         client_column=client_column or (spec.client_column if own else None),
     )
     saved.check_fits(data, model.name)
+    if dataset is None and {label_column, client_column} <= {None, spec.label_column, spec.client_column}:
+        saved.check_trained_on(data, model.name)
     if data.class_names != saved.class_names:
         say(f"the classes of {data.name} have other names than those of {spec.dataset}: taken in the order they stand")
     stacked = StackedModel(saved.model).to(where)
@@ -131,8 +134,10 @@ def evaluate_model(
     [row] = scores(evaluation, further=own_metrics())
     recalls = score.recall(evaluation.confusion)[0].tolist()
     if format == "json":
-        by_class = dict(zip(data.class_names, recalls, strict=True))
-        print(json.dumps({"model": str(model), "dataset": data.name, **row, "class_accuracy": by_class}, indent=2))
+        known = {name: _finite(value) for name, value in row.items()}
+        by_class = dict(zip(data.class_names, map(_finite, recalls), strict=True))
+        told = {"model": str(model), "dataset": data.name, **known, "class_accuracy": by_class}
+        print(json.dumps(told, indent=2, allow_nan=False))
         return
     values = row | {f"accuracy on class {name}": value for name, value in zip(data.class_names, recalls, strict=True)}
     columns = [
@@ -141,6 +146,11 @@ def evaluate_model(
     ]
     title = f"{spec.algorithm}, trained on {spec.dataset} for {spec.rounds} rounds, on the test split of {data.name}"
     out.print(make_table(columns, title=title, width=out.width))
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN, which a class without test samples has, and no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def algorithms(
@@ -156,9 +166,12 @@ def algorithms(
     import csv
 
     if check is not None:
+        from fedga.algorithms import make_algorithm
         from fedga.checks import check_algorithm
+        from fedga.experiments.spec import parse_algorithm
 
-        for line in check_algorithm(check):
+        name, options = parse_algorithm(check)
+        for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
             print(line)
         return
 

@@ -7,6 +7,7 @@ import importlib.util
 import keyword
 import os
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Annotated
@@ -60,28 +61,33 @@ def metric(name: Name, folder: Folder = Path()) -> None:
 
 def _write(template: Template, name: str, folder: Path) -> None:
     module = name.replace("-", "_")
+    title = "".join(word[0].upper() + word[1:] for word in module.split("_") if word)
+    filled = {"name": name, "module": module, "title": title, "year": datetime.date.today().year}
     code, test = folder / f"{module}.py", folder / f"test_{module}.py"
     _check(template, name, module, folder)
     for path in (code, test):
         if path.exists():
             raise FedGAError(f"{path} is there already: choose another name, or another folder")
-    title = "".join(word[0].upper() + word[1:] for word in module.split("_") if word)
-    filled = {"name": name, "module": module, "title": title, "year": datetime.date.today().year}
+    attribute = template.attribute.format(**filled)
+    if attribute in template.names or attribute.startswith("test"):
+        raise FedGAError(f"{attribute} means something else in the files that would be written: choose another name")
     project = own.project_file(folder.resolve()) or folder / own.FILE_NAME
     place = Path(os.path.relpath(code.resolve(), project.resolve().parent)).as_posix()
-    text = with_part(project, template.kind, name, f"{place}:{template.attribute.format(**filled)}")
+    text = with_part(project, template.kind, name, f"{place}:{attribute}")
     write_whole(code, template.code.format(**filled))
     write_whole(test, template.test.format(**filled))
     write_whole(project, text)
     say(f"{code} is yours to change; {project} names it, and {test} checks it; next:")
-    for step in (f"pytest {test}", *template.use):
-        say(f"    {step.format(**filled)}")
+    away = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+    for step in (*away, f"pytest {test.name}", *(use.format(**filled) for use in template.use)):
+        say(f"    {step}")
 
 
 def _check(template: Template, name: str, module: str, folder: Path) -> None:
     """A name that can be typed, that Python takes, and that nothing else has."""
     from fedga.algorithms import ALGORITHMS  # which load torch
     from fedga.models import MODELS
+    from fedga.simulation.metrics import check_name
 
     kind = own.KINDS[template.kind]
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or keyword.iskeyword(module) or module.endswith("_"):
@@ -89,6 +95,8 @@ def _check(template: Template, name: str, module: str, folder: Path) -> None:
     taken = {"algorithms": name in ALGORITHMS, "models": name in MODELS, "metrics": name in METRICS}
     if taken.get(template.kind, find_source(name) is not None):
         raise FedGAError(f"{name} is the name of a built-in {kind}: choose another name")
+    if template.kind == "metrics":
+        check_name(name)
     found = importlib.util.find_spec(module)
     if found is not None and Path(found.origin or "").resolve().parent != folder.resolve():
         raise FedGAError(f"{module} is a Python module already, which {module}.py would hide: choose another name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
 
@@ -14,6 +15,16 @@ class Template:
     test: str
     attribute: str  # what the file's reference names
     use: tuple[str, ...]  # the commands that use it
+
+    @property
+    def names(self) -> set[str]:
+        """All names in the file and its test, but for that of the part: one of the user's own must be none of them."""
+        filled = {"name": "a-part", "module": "a_part", "title": "APart", "year": 2000}
+        nodes = [node for text in (self.code, self.test) for node in ast.walk(ast.parse(text.format(**filled)))]
+        found = {node.id for node in nodes if isinstance(node, ast.Name)}
+        found |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        found |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+        return found - {self.attribute.format(**filled)}
 
 
 ALGORITHM = Template(
@@ -167,7 +178,7 @@ from {module} import {module}
 def test_{module}():
     confusion = torch.tensor([[[8, 2], [3, 1]]])  # of one model: the second class is found once in four times
     evaluation = Evaluation(confusion, confusion / confusion.sum(-1, keepdim=True), torch.tensor([0.5]))
-    torch.testing.assert_close({module}(evaluation), torch.tensor([0.25]))
+    torch.testing.assert_close({module}(evaluation), torch.tensor([0.25]))  # change this number with your metric
 """,
     "{module}",
     ("fedga run",),

@@ -27,6 +27,7 @@ class Samples:
     labels: np.ndarray  # whole numbers or strings [samples]
     where: str  # the file, for messages
     clients: np.ndarray | None = None  # whole numbers or strings [samples]
+    features: tuple[str, ...] = ()  # names of the columns of a table
 
     def take(self, chosen: np.ndarray) -> Samples:
         """The samples at a boolean mask or at indices."""
@@ -77,6 +78,7 @@ def join(
         input_scale=input_scale if train.inputs.dtype == np.uint8 else 1.0,
         train_clients=clients,
         client_names=client_names,
+        feature_names=train.features,
     )
     return replace(dataset, fingerprint=fingerprint(dataset))
 

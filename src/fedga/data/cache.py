@@ -20,7 +20,7 @@ import numpy as np
 
 from fedga.data.federation import Dataset
 
-READER_VERSION = 1  # raise when a reader's output changes, so that old entries are not used
+READER_VERSION = 2  # raise when a reader's output changes, so that old entries are not used
 _ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets", "train_clients")
 _STALE_SECONDS = 24 * 3600
 

@@ -25,6 +25,7 @@ class Dataset:
     input_scale: float = 255.0
     train_clients: np.ndarray | None = None  # int64 [samples]: the natural client of each sample, where there is one
     client_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()  # the columns of a table, where they have names
     fingerprint: str = ""  # content hash: a run is only continued on the data it began with
 
     @property

@@ -23,6 +23,7 @@ from fedga.data.sources import find_path
 from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options, csv_dialect
 from fedga.errors import FedGAError
 
+_TRUTHS = (("false", "true"), ("no", "yes"))  # what a class may be called that a truth value means for certain
 _NAMED_CLASSES = 20  # an error lists this many of the agreed classes
 
 
@@ -37,7 +38,8 @@ def load_site(
 
     ``path`` is anything that :func:`fedga.data.load_dataset` takes as a path. A text label, or the name of a folder of
     pictures, is the name of an agreed class. A whole number is what the file's own list of classes calls it, where it
-    has one; else the class of that name, where agreed names are numbers; else the class in that place, from 0.
+    has one; else the class of that name, where agreed names are numbers; else the class in that place, from 0. Such
+    places are refused in a file without any 0, since they may count from 1.
 
     The file's own test split is held out, else every fifth sample of each class; it may be empty. A client column is
     left aside, since it tells clients of a simulation apart and all rows here belong to one site. Columns of features
@@ -111,6 +113,8 @@ def _checked(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _encoded(parts: Parts, agreed: tuple[str, ...]) -> Parts:
+    _check_places(parts, agreed)
+
     def encode(samples: Samples) -> Samples:
         samples = replace(samples, clients=None)
         check_lengths(samples)
@@ -123,6 +127,21 @@ def _encoded(parts: Parts, agreed: tuple[str, ...]) -> Parts:
         return replace(samples, labels=index_of_names(samples, agreed, advice))
 
     return Parts(encode(parts.train), None if parts.test is None else encode(parts.test), agreed)
+
+
+def _check_places(parts: Parts, agreed: tuple[str, ...]) -> None:
+    """Where no 0 occurs, places may count from 1, or the first class has no sample here: nobody can tell."""
+    if parts.class_names or any(_number(name) is not None for name in agreed):
+        return
+    splits = [parts.train] if parts.test is None else [parts.train, parts.test]
+    numbered = [samples for samples in splits if samples.labels.dtype.kind not in "USb"]
+    met = {number for samples in numbered for number in np.unique(whole_numbers(samples)).tolist()}
+    if met and min(met) >= 1 and max(met) <= len(agreed):
+        raise FedGAError(
+            f"{parts.train.where} has labels that are numbers, and no 0 among them: they may count from 1, or class "
+            f"{agreed[0]} has no sample here, so write the names of the classes ({listed(agreed, _NAMED_CLASSES)}) "
+            "instead of numbers"
+        )
 
 
 def _called(samples: Samples, own: tuple[str, ...], agreed: tuple[str, ...]) -> np.ndarray:
@@ -141,9 +160,15 @@ def _meanings(own: tuple[str, ...], agreed: tuple[str, ...], *, truth: bool) -> 
     if own and own != tuple(map(str, range(len(own)))):
         return dict(enumerate(own))
     words = {name.lower(): name for name in agreed}
-    if truth and {"false", "true"} <= set(words):
-        return {0: words["false"], 1: words["true"]}
+    for no, yes in _TRUTHS if truth else ():
+        if {no, yes} <= set(words):
+            return {0: words[no], 1: words[yes]}
     numbered = {number: name for name in agreed if (number := _number(name)) is not None}
+    if truth and not numbered:
+        raise FedGAError(
+            f"labels that are true or false do not say which of the agreed classes ({listed(agreed, _NAMED_CLASSES)}) "
+            "they mean: write the names of the classes instead"
+        )
     return numbered or dict(enumerate(agreed))
 
 
@@ -159,7 +184,7 @@ def _number(name: str) -> int | None:
     return int(value) if value.is_integer() else None
 
 
-def columns_digest(path: str | Path) -> str:
+def columns_digest(path: str | Path, label_column: str | None = None) -> str:
     """Of the names of a table's columns in their order: equal tables have equal ones; empty for all but tables.
 
     Label, client and split may stand anywhere and are called differently, so that only features are compared.
@@ -173,6 +198,9 @@ def columns_digest(path: str | Path) -> str:
         names = optional("pyarrow.parquet", "pyarrow", "reading tables").read_schema(path).names
     else:
         return ""
-    apart = {*LABEL_COLUMNS, *CLIENT_COLUMNS, SPLIT_COLUMN}
-    features = [name.strip() for name in names if name.strip().lower() not in apart]
+    names = [name.strip() for name in names]
+    usual = (name for known in LABEL_COLUMNS for name in names if name.lower() == known)
+    label = label_column.strip() if label_column else next(usual, None)
+    apart = {*CLIENT_COLUMNS, SPLIT_COLUMN}
+    features = [name for name in names if name != label and name.lower() not in apart]
     return hashlib.blake2b("\n".join(features).encode(), digest_size=8).hexdigest()

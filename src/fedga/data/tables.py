@@ -22,6 +22,7 @@ _PICTURE_COLUMNS = ("image", "img")
 _COUNTERS = ("index", "row", "rowid", "rownames", "unnamed: 0")  # what people call a count of rows
 _IDENTIFIER = re.compile(r"(.*[\W_])?id|.*[a-z]I[Dd]", re.DOTALL)  # id, patient_id, PatientID
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")  # as a label; columns of numbers go by pyarrow's own list
+_FRACTIONS = tuple(re.compile(rb"[-+]?\d*" + point + rb"\d+([eE][-+]?\d+)?") for point in (rb"\.", rb","))
 _PURPOSE = "reading tables"
 
 
@@ -83,14 +84,25 @@ def csv_dialect(path: Path) -> CsvDialect:
         raise FedGAError(f"{path} is empty: write a header line with the names of the columns, and a row per sample")
     if b"\0" in start:
         raise FedGAError(f"{path} is not a text file: save the table as CSV in the encoding UTF-8")
-    header, _, rows = start.partition(b"\n")
+    header, _, rows = start.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n ").partition(b"\n")
     try:
         header.decode()
     except UnicodeDecodeError:
         raise not_utf8(path) from None
     bare = re.sub(rb'"[^"]*"', b"", header)  # a name may hold what parts the others
     delimiter = max(",;\t", key=lambda sign: bare.count(sign.encode()))
-    return CsvDialect(delimiter, "," if delimiter == ";" and re.search(rb"\d,\d", rows) else ".")
+    return CsvDialect(delimiter, _decimal_point(rows) if delimiter == ";" else ".")
+
+
+def _decimal_point(rows: bytes) -> str:
+    """What most cells have that are numbers from end to end: a weight of "1,5 kg" or a date says nothing.
+
+    >>> _decimal_point(b"0,5;31.12.1999"), _decimal_point(b"2.5;1,5 kg"), _decimal_point(b"2.5;1,5;0.5")
+    (',', '.', '.')
+    """
+    cells = [cell.strip(b' "') for cell in re.split(rb"[;\r\n]", rows)]
+    points, commas = (sum(bool(re.fullmatch(number, cell)) for cell in cells) for number in _FRACTIONS)
+    return "," if commas > points else "."
 
 
 def not_utf8(path: Path) -> FedGAError:
@@ -159,9 +171,8 @@ def _samples(columns: _Columns, label: str, client: str | None, features: Sequen
     picture = _picture_column(columns)
     if picture is not None and columns.files is not None:
         inputs = columns.files.decode(picture, channels=options.channels, progress=options.progress)
-    else:
-        inputs = _features(columns, features)
-    return Samples(inputs, labels, columns.where, clients)
+        return Samples(inputs, labels, columns.where, clients)
+    return Samples(_features(columns, features), labels, columns.where, clients, tuple(features))
 
 
 def _picture_column(columns: _Columns) -> str | None:

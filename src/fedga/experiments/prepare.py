@@ -25,7 +25,8 @@ from fedga.simulation.stacked import StackedModel
 
 Made = TypeVar("Made")
 CLIENTS_KEPT = 1000  # of a partition, for a report's heat map
-SMALL_VALUE, LARGE_VALUE = 0.01, 10.0  # outside, a column's largest value asks for standardisation
+SMALL_VALUE, LARGE_VALUE = 0.01, 10.0  # outside, the usual size of a column's values asks for standardisation
+FEW_SAMPLES = 5  # of a client on average: below, it is said
 
 
 def choose_device(name: str) -> torch.device:
@@ -120,6 +121,7 @@ class Preparation:
         for spec in specs:
             dataset, name = self.dataset(spec), Path(spec.dataset).name
             found |= dict.fromkeys(_never_measured(dataset, name))
+            found |= dict.fromkeys(_unused(self.federation(spec), spec, name))
             if not spec.standardize:
                 found |= dict.fromkeys(_unlike_columns(dataset, name))
         return list(found)
@@ -163,14 +165,29 @@ def _never_measured(dataset: Dataset, name: str) -> list[str]:
     ]
 
 
+def _unused(federation: Federation, spec: RunSpec, name: str) -> list[str]:
+    """What the data say, or hold, and this way of dealing them out leaves aside."""
+    found, used, there_are = [], int(federation.sizes.sum()), len(federation.dataset.train_targets)
+    if federation.dataset.train_clients is not None and spec.partition != "natural":
+        found.append(
+            f"{name} says whose sample each one is, and --partition {spec.partition} deals them out anew: give "
+            "--partition natural to leave them where they are"
+        )
+    if spec.partition != "natural" and used < FEW_SAMPLES * federation.num_clients:
+        found.append(
+            f"{federation.num_clients} clients hold {used:,} of the {there_are:,} training samples of {name}, "
+            f"{used / federation.num_clients:.1f} each: give fewer --clients"
+        )
+    return found
+
+
 def _unlike_columns(dataset: Dataset, name: str) -> list[str]:
     """A rate that suits numbers around 1 is far too large for a weight in grams and far too small for one in tons."""
     inputs = dataset.train_inputs
     if inputs.ndim != 2 or inputs.dtype == np.uint8:
         return []
-    sizes = np.abs(inputs).max(0)
-    told = sizes[(sizes > 0) & ((sizes < SMALL_VALUE) | (sizes > LARGE_VALUE))]
-    if not len(told):
+    usual, sizes = np.sqrt(np.square(inputs, dtype=np.float64).mean(0)), np.abs(inputs).max(0)
+    if not ((usual > 0) & ((usual < SMALL_VALUE) | (usual > LARGE_VALUE))).any():
         return []
     least, most = sizes[sizes > 0].min(), sizes.max()
     return [

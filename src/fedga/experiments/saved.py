@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from fedga.data import Dataset
+from fedga.data.assemble import listed
 from fedga.errors import FedGAError
 from fedga.experiments.prepare import fitting_model
 from fedga.experiments.spec import RunSpec
+from fedga.files import write_whole
 from fedga.simulation.device_data import Pixels
+from fedga.simulation.stacked import float_buffers, trained_parameters
 
 FORMAT = "fedga-model-1"
 
@@ -27,6 +30,8 @@ class SavedModel:
     pixels: Pixels
     input_shape: tuple[int, ...]
     class_names: tuple[str, ...]
+    feature_names: tuple[str, ...]  # the columns of a table, else none
+    fingerprint: str  # of the data it was trained on
 
     def check_fits(self, data: Dataset, called: str) -> None:
         """Refuse data that the network cannot read; ``called`` is the name of its file."""
@@ -34,6 +39,21 @@ class SavedModel:
             raise FedGAError(
                 f"{called} reads samples of shape {self.input_shape} in {len(self.class_names)} classes and "
                 f"{data.name} has {data.input_shape} in {data.num_classes}: give the data set it was trained for"
+            )
+        if self.feature_names and data.feature_names and self.feature_names != data.feature_names:
+            at = next(at for at, name in enumerate(self.feature_names) if name != data.feature_names[at])
+            raise FedGAError(
+                f"column {at + 1} of the features of {data.name} is {data.feature_names[at]!r}, where {called} was "
+                f"trained on {self.feature_names[at]!r}: give the same columns in the same order "
+                f"({listed(self.feature_names)})"
+            )
+
+    def check_trained_on(self, data: Dataset, called: str) -> None:
+        """Refuse data that are found under the name of those it was trained on, and are others."""
+        if data.fingerprint != self.fingerprint:
+            raise FedGAError(
+                f"{self.spec.dataset} is not what {called} was trained on, or has changed since: name the data to use "
+                "with --dataset"
             )
 
 
@@ -57,6 +77,8 @@ def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, T
         "spec": spec.to_json(),
         "input_shape": json.dumps(dataset.input_shape),
         "class_names": json.dumps(dataset.class_names),
+        "feature_names": json.dumps(dataset.feature_names),
+        "fingerprint": dataset.fingerprint,
         "pixel_scale": json.dumps(pixels.scale.tolist()),
         "pixel_shift": json.dumps(pixels.shift.tolist()),
     }
@@ -68,7 +90,7 @@ def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, T
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(json.loads(spec.to_json()), indent=2) + "\n", encoding="utf-8")
+    write_whole(path.with_suffix(".json"), json.dumps(json.loads(spec.to_json()), indent=2) + "\n")
 
 
 def load_model(path: Path) -> SavedModel:
@@ -88,15 +110,23 @@ def load_model(path: Path) -> SavedModel:
     try:
         spec = RunSpec.from_json(description["spec"])
         input_shape = tuple(json.loads(description["input_shape"]))
-        class_names = tuple(json.loads(description["class_names"]))
+        class_names, feature_names = (tuple(json.loads(description[name])) for name in ("class_names", "feature_names"))
+        fingerprint = description["fingerprint"]
         scale, shift = (torch.tensor(json.loads(description[name])) for name in ("pixel_scale", "pixel_shift"))
     except (KeyError, TypeError, ValueError) as error:
         raise FedGAError(
             f"{path} describes its run in a way this version cannot read ({error}): was it written by a newer fedga?"
         ) from error
     model = fitting_model(spec.model, input_shape, len(class_names), norm=spec.norm)
+    initial = model.state_dict()
+    trained = trained_parameters(model) | float_buffers(model)
+    if lost := [name for name in trained if name in initial and name not in weights]:
+        raise FedGAError(
+            f"{path} has no weights {', '.join(lost[:3])}, which model {spec.model} needs: give an intact copy, or the "
+            "code that the model was trained with"
+        )
     try:
-        model.load_state_dict(model.state_dict() | weights)
+        model.load_state_dict(initial | weights)  # counters and tables are in no file
     except RuntimeError as error:
         raise FedGAError(f"the weights in {path} do not fit model {spec.model}: has its code changed since?") from error
-    return SavedModel(spec, model, Pixels(scale, shift), input_shape, class_names)
+    return SavedModel(spec, model, Pixels(scale, shift), input_shape, class_names, feature_names, fingerprint)

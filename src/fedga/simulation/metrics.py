@@ -15,7 +15,8 @@ from fedga.simulation.evaluation import Evaluation
 
 OF_MODELS = ("accuracy", "macro_f1", "balanced_accuracy", "ea_ratio", "loss")
 OF_CLIENTS = ("client_ea_ratio", "forgetting_frequent", "forgetting_rare", "forgetting_missing")
-BUILT_IN = (*OF_MODELS, *(f"averaged_{name}" for name in OF_MODELS), *OF_CLIENTS)
+AVERAGED = "averaged_"  # before the name of a metric: that of the averaged model
+BUILT_IN = (*OF_MODELS, *(AVERAGED + name for name in OF_MODELS), *OF_CLIENTS)
 Metric = Callable[[Evaluation], Tensor]  # from what models did on the test split to one number per model, [models]
 
 
@@ -48,12 +49,21 @@ def scores(evaluation: Evaluation, prefix: str = "", further: Mapping[str, Metri
 
 def own_metrics() -> dict[str, Metric]:
     """The metrics that the project file names or installed packages offer, each tried on two made-up models."""
-    found = {name: part.load() for name, part in own.parts("metrics", BUILT_IN).items()}
+    named = own.parts("metrics", BUILT_IN)
+    for name in named:
+        check_name(name)
+    found = {name: part.load() for name, part in named.items()}
     confusion = torch.tensor([[[3, 1], [0, 4]], [[2, 2], [1, 3]]])
     trial = Evaluation(confusion, confusion / confusion.sum(-1, keepdim=True), torch.tensor([0.5, 1.0]))
     for name, metric in found.items():
         _measured(name, metric, trial)
     return found
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that a metric of the averaged model has, or may get."""
+    if name.startswith(AVERAGED):
+        raise FedGAError(f"metric {name}: {AVERAGED} begins the names of the averaged model's: choose another name")
 
 
 def _measured(name: str, metric: Metric, evaluation: Evaluation) -> Tensor:

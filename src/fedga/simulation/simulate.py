@@ -20,7 +20,7 @@ from fedga.models import ModelBuilder, build_model
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine
 from fedga.simulation.lanes import Lane
-from fedga.simulation.metrics import Metric, own_metrics
+from fedga.simulation.metrics import Metric, check_name, own_metrics
 from fedga.simulation.server import LaneRound
 
 
@@ -91,6 +91,8 @@ def simulate(
         raise FedGAError(f"{device!r} is not a device: give 'cpu', 'cuda' or 'cuda:1'") from None
     if where.type == "cuda" and not torch.cuda.is_available():
         raise FedGAError(f"device {device} was asked for and PyTorch finds no CUDA device here: use device='cpu'")
+    for name in metrics or {}:
+        check_name(name)
     engine = Engine(
         [Lane(spec, federation, algorithm, network, own_metrics() | dict(metrics or {}))],
         DeviceData(dataset, where, next(network.parameters()).dtype),
