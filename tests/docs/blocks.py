@@ -3,7 +3,8 @@
 A page has an empty folder of its own. What its blocks may be:
 
     ```python                       run, all of a page in one namespace
-    ```python title="deal.py"       written to that file, which a later block uses; likewise any other language
+    ```python title="deal.py"       written to that file, which a later block uses that is run or written itself;
+                                    likewise any other language
     ```python excerpt="src/x.py"    found word for word in that file of the repository, indentation aside
     ```sh                           run by `bash -euo pipefail`; `pip install` checks that it is installed
     ```sh background="words"        started, and the page goes on once it says the words; ended by Ctrl-C after the last
@@ -91,6 +92,13 @@ class Block:
             raise BlockError(f"line {self.line - 1}: a fence of language {self.language!r}, not {known}")
         if unknown := set(self.attributes) - ATTRIBUTES[self.language]:
             raise BlockError(f"line {self.line - 1}: {self.language} has no attribute {', '.join(unknown)}")
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it is run, or written to a file that a program reads."""
+        if self.language == "text" or "excerpt" in self.attributes:
+            return False
+        return self.language in ("python", "sh") or "title" in self.attributes
 
 
 def read_blocks(text: str) -> Iterator[Block]:
@@ -264,7 +272,10 @@ def bare(text: str) -> str:
 def check_used(block: Block, later: list[Block]) -> None:
     """A program on a page that nothing runs has not been tested."""
     title = block.attributes.get("title")
-    if title and block.language in ("python", "sh") and not any(Path(title).stem in other.code for other in later):
+    if not title or block.language not in ("python", "sh"):
+        return
+    name = re.compile(rf"\b{re.escape(Path(title).stem)}\b")
+    if not any(name.search(other.code) for other in later if other.is_used):
         raise BlockError(f"line {block.line}: {title} is written, and no later block uses it")
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import Block, BlockError, read_blocks
+from fedga.cli import main
+from tests.docs.blocks import ROOT, Block, BlockError, read_blocks
 from tests.docs.pages import FEDERATIONS, PAGES, called, follow, works
 
 
@@ -19,6 +22,13 @@ def test_there_are_pages_with_blocks_of_every_kind() -> None:
     blocks = [block for page in PAGES for block in read_blocks(page.read_text(encoding="utf-8"))]
     assert {"python", "sh", "text", "toml", "ini"} <= {block.language for block in blocks}
     assert {"title", "excerpt", "background", "check"} <= {name for block in blocks for name in block.attributes}
+
+
+def test_the_page_of_commands_has_every_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "hooks"))
+    page = importlib.import_module("generated").pages()["reference/command-line.md"]
+    [sentence] = re.findall("Exit codes: .*", page)
+    assert re.findall(r"\d+", sentence) == re.findall(r"\d+", main.__doc__ or "")
 
 
 # --- the rules themselves: what is wrong on a page is found -----------------------------------------------------------
@@ -72,6 +82,9 @@ def test_a_page_that_works(tmp_path: Path) -> None:
         ('sh check="long"\nmake nothing', "no target nothing"),
         ('sh check="long"\nls', "ls: command not found"),
         ('python title="x.py"\nprint(1)', "x.py is written, and no later block uses it"),
+        ('python title="x.py"\n1 / 0\n```\n```text\nx', "x.py is written, and no later"),
+        ('python title="x.py"\n1 / 0\n```\n```toml\nx = 1', "x.py is written, and no later"),
+        ('python title="deal.py"\n1 / 0\n```\n```sh\necho ideal', "deal.py is written, and no later"),
         ('python excerpt="README.md"\nno such line', "README.md does not have these lines"),
         ("toml\na =", "Invalid value"),
         ("json\n{'a': 1}", "Expecting property name"),

@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from flwr.app import Message
 
 from fedga.algorithms import ALGORITHMS
+from fedga.errors import FedGAError
 from fedga.experiments.spec import SERVERS
-from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine
+from fedga.flower import client_app, wire
+from tests.flower.loopback import Loopback
+from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine, partitions
 from tests.simulation.runs import TELLING
 
 
@@ -40,6 +44,31 @@ def test_every_server_optimiser(server: str, tmp_path: Path) -> None:
 def test_every_kind_of_setting(settings: dict[str, object], tmp_path: Path) -> None:
     specs = [make_spec(algorithm="fedga", **settings)]
     by_messages(specs, tmp_path / "messages")
+    assert_equal_results(on_engine(specs, tmp_path / "engine"), tmp_path / "messages", specs)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "lost", "count"),
+    [
+        ("scaffold", wire.TRAIN, 1, "2 of 3"),
+        ("scaffold", wire.TRAIN, 3, "0 of 3"),
+        (TELLING["climb"], wire.SURVEY, 1, "7 of 8"),
+    ],
+)
+def test_a_reply_that_is_missing_ends_the_run_and_the_same_command_goes_on(
+    algorithm: str, kind: str, lost: int, count: str, tmp_path: Path
+) -> None:
+    specs, grid = [make_spec(algorithm=algorithm, rounds=3)], Loopback(client_app, partitions())
+    losses = iter(range(lost))
+
+    def late_in_round_two(message: Message) -> bool:
+        number = message.content.config_records[wire.CONFIG].get("server-round")
+        return message.metadata.message_type == kind and number == 2 and next(losses, None) is not None
+
+    grid.late = late_in_round_two
+    with pytest.raises(FedGAError, match=f"round 2 has {count} replies, and none of client .*: give the same command"):
+        by_messages(specs, tmp_path / "messages", grid)
+    by_messages(specs, tmp_path / "messages", grid)
     assert_equal_results(on_engine(specs, tmp_path / "engine"), tmp_path / "messages", specs)
 
 

@@ -442,6 +442,15 @@ def test_columns_in_another_order_are_refused(federation: Federation, files: Pat
         federation.run()
 
 
+def test_sites_may_call_their_labels_as_they_like(federation: Federation, files: Path, tmp_path: Path) -> None:
+    for place, name in enumerate(("diagnosis", "befund")):
+        text = (files / f"{SITES[place]}.csv").read_text()
+        (tmp_path / f"{name}.csv").write_text(text.replace(",label,", f",{name},", 1))
+        federation.tell(place, data=str(tmp_path / f"{name}.csv"), label_column=name)
+    federation.run(rounds=1)
+    assert len(federation.trained()) == 3
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [

@@ -57,7 +57,7 @@ def _introduce(message: Message, context: Context) -> Message:
         identity = answer.content.config_records[wire.IDENTITY]
         identity["input-shape"] = list(holding.data.dataset.input_shape)
         identity["pictures"] = holding.data.dataset.train_inputs.dtype == np.uint8
-        identity["columns"] = columns_digest(str(context.node_config["data"]))
+        identity["columns"] = columns_digest(str(context.node_config["data"]), _label_column(context))
         if context.node_config.get("report-class-counts", False):
             identity["class-counts"] = holding.class_counts.tolist()
     return answer
@@ -213,7 +213,7 @@ def _site_holding(context: Context, config: ConfigRecord, pixels: Mapping[str, T
     data = _site_data(
         str(context.node_config["data"]),
         tuple(str(name) for name in _listed(config, "classes")),
-        str(context.node_config.get("label-column") or ""),
+        _label_column(context),
         str(context.node_config.get("device", "auto")),
     )
     own = data.pixels[False]
@@ -227,9 +227,13 @@ def _site_holding(context: Context, config: ConfigRecord, pixels: Mapping[str, T
     return Holding(data, torch.arange(len(data.train_targets), device=data.device), own)
 
 
+def _label_column(context: Context) -> str | None:
+    return str(context.node_config.get("label-column") or "") or None
+
+
 @cache
-def _site_data(path: str, classes: tuple[str, ...], label_column: str, device: str) -> DeviceData:
-    return DeviceData(load_site(path, classes, label_column=label_column or None), choose_device(device))
+def _site_data(path: str, classes: tuple[str, ...], label_column: str | None, device: str) -> DeviceData:
+    return DeviceData(load_site(path, classes, label_column=label_column), choose_device(device))
 
 
 def _listed(config: ConfigRecord, name: str) -> list[Any]:

@@ -14,6 +14,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedga.data.assemble import listed
 from fedga.errors import FedGAError
 from fedga.experiments.code import code_digest, own_code
 from fedga.flower import wire
@@ -289,6 +290,12 @@ class RemoteEngine:
                 if self.terms.strict:
                     raise FedGAError(sentence) from error
                 self.notice(sentence)
+        missing = [self.roster.name(client) for client in asked if client not in understood]
+        if missing and self.terms.strict:
+            raise TooFewReplies(
+                f"round {number} has {len(understood)} of {len(asked)} replies, and none of {listed(missing)}: give "
+                "the same command again, it continues"
+            )
         self._count_failures(len(failed) == len(asked) > 0, number)
         return [(client, understood[client]) for client in asked if client in understood]
 
