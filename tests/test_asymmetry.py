@@ -71,6 +71,13 @@ def test_error_asymmetry_is_its_definition(problem):
     )
 
 
+def test_probabilities_a_little_above_one_miss_nothing():
+    """As rounded ones are, which are accepted: their error asymmetry is 0, not below."""
+    probs, targets = torch.tensor([[1.005, 0.0], [0.5, 0.5]]), torch.tensor([0, 1])
+    assert error_asymmetry(probs, targets).tolist() == [0, INF]
+    assert ea_ratio(probs, targets) == INF
+
+
 @given(problems, st.randoms())
 @settings(max_examples=30, deadline=None)
 def test_order_and_repetition_of_samples_do_not_matter(problem, random):
@@ -207,6 +214,7 @@ def test_forgetting_broadcasts_the_global_model():
         (lambda: error_asymmetry(torch.rand(4), torch.zeros(4).long()), r"\[samples, classes\]"),
         (lambda: error_asymmetry(torch.ones(4, 3).long(), torch.zeros(4).long()), "floating point"),
         (lambda: binary_error_asymmetry(torch.rand(4, 1), torch.zeros(4)), r"probs is torch.float32 \[4, 1\]"),
+        (lambda: binary_error_asymmetry(torch.tensor([-1.0, 2.0]), torch.tensor([0, 1])), "apply sigmoid to logits"),
         (lambda: class_accuracy(torch.rand(4), torch.zeros(4).long(), 2), "argmax"),
         (lambda: forgetting(torch.rand(3), torch.rand(3), torch.ones(4)), "same number of classes"),
     ],

@@ -68,6 +68,8 @@ def binary_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
             f"binary_error_asymmetry needs floating-point probs and targets of [samples], "
             f"but probs is {probs.dtype} {list(probs.shape)} and targets {list(targets.shape)}"
         )
+    if not ((probs >= 0) & (probs <= 1)).all():
+        raise FedGAError("probs of binary_error_asymmetry must lie between 0 and 1: apply sigmoid to logits first, once")
     positive = targets > 0
     missed = 1 - probs[positive].mean()
     false_alarm = probs[~positive].mean()
@@ -124,12 +126,13 @@ def errors_from_means(means: Tensor) -> tuple[Tensor, Tensor]:
     means: [..., classes, classes] from :func:`mean_predictions`.
 
     ``missed[i] = 1 - P[i, i]`` and ``false_alarm[i] = sum_{j != i} P[j, i]`` over the classes j that have samples: the
-    paper's Type I and Type II error, in that order. NaN without any sample to measure it on.
+    paper's Type I and Type II error, in that order. NaN without any sample to measure it on. Where rounding brings
+    ``P[i, i]`` above 1, nothing is missed.
 
     >>> errors_from_means(torch.tensor([[0.75, 0.25], [0.5, 0.5]]))
     (tensor([0.2500, 0.5000]), tensor([0.5000, 0.2500]))
     """
-    missed = 1 - means.diagonal(dim1=-2, dim2=-1)
+    missed = (1 - means.diagonal(dim1=-2, dim2=-1)).clamp(min=0)
     itself = torch.eye(means.shape[-1], dtype=torch.bool, device=means.device)
     others = means.masked_fill(itself, torch.nan)
     return missed, torch.where(others.isnan().all(-2), torch.nan, others.nansum(-2))
