@@ -13,6 +13,7 @@ from torch.func import grad, vmap
 
 from fedga.asymmetry import binary_error_asymmetry, error_asymmetry, ratio_of
 from fedga.calibration import GALoss, batch_class_counts, binary_ga_loss, calibrated_labels, ga_loss
+from fedga.dense import DenseGALoss
 from fedga.errors import FedGAError
 
 VARIANTS = ["soft", "aligned", "clamped", "through"]
@@ -22,9 +23,10 @@ WORKED_PROBS = [0.8, 0.1, 0.05, 0.01, 0.04]
 
 
 def draw(seed: int, *shape: int, classes: int = 6) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits [*shape, classes], targets [*shape] and counts [classes] in float64; class 0 may be missing."""
+    """Logits [*shape, classes], targets [*shape] and counts [classes] in float64; all but the last may be 0."""
     g = torch.Generator().manual_seed(seed)
     counts = torch.randint(0, 200, (classes,), generator=g).double()
+    counts[-1] += 1
     logits = 2 * torch.randn(*shape, classes, generator=g, dtype=torch.float64)
     return logits, torch.randint(0, classes, shape, generator=g), counts
 
@@ -129,7 +131,7 @@ def test_only_ratios_of_counts_matter(problem, scale):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_target_that_was_never_counted_stays_finite(variant):
     logits, targets, _ = draw(0, 20)
-    for counts in (torch.zeros(6), torch.tensor([0, 0, 0, 50, 10, 3])):
+    for counts in (torch.zeros(1, 6), torch.tensor([0, 0, 0, 50, 10, 3])):
         assert gradient(ga_loss, logits, targets, counts, variant=variant).isfinite().all()
         assert ga_loss(logits, targets, counts, variant=variant).isfinite()
     once, never = torch.tensor([9, 1, 4, 0, 0, 0]), torch.tensor([9, 0, 4, 0, 0, 0])
@@ -321,6 +323,27 @@ class TestModule:
         with pytest.raises(FedGAError, match="class_counts must be numbers"):
             GALoss(counts)
 
+    @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float16, torch.bfloat16])
+    def test_counts_of_narrow_dtypes(self, dtype):
+        assert GALoss(torch.tensor([3, 1], dtype=dtype)).class_counts.tolist() == [3, 1]
+
+    @pytest.mark.parametrize("counts", [[10**30, 1, 1], [10**400, 1], [1e30, 1.0], [[10**30, 1]]])
+    def test_counts_beyond_any_client(self, counts):
+        with pytest.raises(FedGAError, match=r"at most 10\*\*18"):
+            GALoss(counts)
+
+    @pytest.mark.parametrize("counts", [[0, 0, 0], torch.zeros(3)])
+    def test_a_client_without_samples_has_nothing_to_align(self, counts):
+        logits, targets, _ = draw(16, 4, classes=3)
+        with pytest.raises(FedGAError, match="all 0"):
+            GALoss(counts)
+        with pytest.raises(FedGAError, match="all 0"):
+            ga_loss(logits, targets, counts)
+        stacked = ga_loss(logits[None], targets[None], torch.zeros(1, 1, 3))  # as an engine's clients are
+        torch.testing.assert_close(vmap(ga_loss)(logits[None], targets[None], torch.zeros(1, 3))[0], stacked)
+        assert ga_loss(logits[:0], targets[:0], counts, reduction="sum") == 0
+        assert GALoss(reduction="sum")(logits[:0], targets[:0]) == 0  # none were counted, for none are there
+
     def test_maps_belong_to_the_dense_loss(self):
         with pytest.raises(FedGAError, match="use DenseGALoss"):
             GALoss([1, 2, 3])(torch.zeros(2, 3, 4, 5), torch.zeros(2, 4, 5, dtype=torch.long))
@@ -353,11 +376,49 @@ class TestModule:
             ({"class_counts": []}, "one number per class"),
             ({"reduction": "avg"}, "unknown reduction 'avg'"),
             ({"variant": "alined"}, "did you mean 'aligned'"),
+            ({"strength": -1}, "strength must be a number from 0 up, but is -1"),
+            ({"strength": float("nan")}, "strength must be a number from 0 up"),
+            ({"power": "x"}, "power must be a number from 0 up, but is 'x'"),
+            ({"power": float("inf")}, "power must be a number from 0 up"),
         ],
     )
     def test_bad_arguments(self, arguments, message):
         with pytest.raises(FedGAError, match=message):
             GALoss(**arguments)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("wrong", "message"), [(6, ": subtract 1 if .* 1; to"), (-100, ": to")])
+def test_a_target_that_is_no_class(wrong, message, variant):
+    logits, targets, counts = draw(17, 3, 8)
+    targets[1, 5] = wrong
+    message = rf"holds {wrong}, but the classes are 0 to 5{message} leave.*DenseGALoss\(.*ignore_index={wrong}"
+    calls = (
+        lambda: ga_loss(logits, targets, counts, variant=variant),
+        lambda: GALoss(variant=variant)(logits, targets),
+        lambda: vmap(lambda z, y: ga_loss(z, y, counts, variant=variant))(logits, targets),
+        lambda: calibrated_labels(logits.softmax(-1), targets, counts),
+    )
+    for call in calls:
+        with pytest.raises(FedGAError, match=message):
+            call()
+    flat, labels = logits.reshape(-1, 6), targets.reshape(-1)
+    kept = labels != wrong
+    left_out = DenseGALoss(counts, ignore_index=wrong)(flat, labels)  # what the sentence advises
+    torch.testing.assert_close(left_out, ga_loss(flat[kept], labels[kept], counts))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda **factor: ga_loss(torch.zeros(4, 3), torch.zeros(4).long(), [1, 2, 3], **factor),
+        lambda **factor: calibrated_labels(torch.ones(4, 3) / 3, torch.zeros(4).long(), [1, 2, 3], **factor),
+        lambda **factor: binary_ga_loss(torch.zeros(4), torch.zeros(4), (1, 2), **factor),
+    ],
+)
+def test_a_factor_below_zero(loss):
+    with pytest.raises(FedGAError, match="strength must be a number from 0 up"):
+        loss(strength=-1.0)
 
 
 @pytest.mark.parametrize(
@@ -415,6 +476,28 @@ class TestBinary:
         expected = F.binary_cross_entropy_with_logits(z[:, 0], targets.double())
         torch.testing.assert_close(binary_ga_loss(z[:, 0], targets, (7, 7)), expected)
         torch.testing.assert_close(binary_ga_loss(z[:, 0], targets, (700, 7), strength=0.0), expected)
+
+    @given(st.integers(0, 2**31), st.integers(0, 1000), st.integers(0, 1000), st.floats(0, 1))
+    @settings(max_examples=40, deadline=None)
+    def test_a_soft_label_is_part_positive_part_negative(self, seed, n_0, n_1, t):
+        z, _, _ = draw(seed, 20, classes=1)
+        z = z[:, 0]
+
+        def at(label: float) -> tuple[Tensor, Tensor]:
+            given = z, torch.full_like(z, label), (n_0, n_1)
+            return binary_ga_loss(*given, reduction="none"), gradient(binary_ga_loss, *given)
+
+        for soft, positive, negative in zip(at(t), at(1.0), at(0.0), strict=True):
+            torch.testing.assert_close(soft, t * positive + (1 - t) * negative)
+
+    @pytest.mark.parametrize("wrong", [-1.0, 2.0, float("nan")])
+    def test_what_is_no_label(self, wrong):
+        with pytest.raises(FedGAError, match=rf"from 0 to 1, but are from .*{wrong:g}"):
+            binary_ga_loss(torch.zeros(2), torch.tensor([1.0, wrong]), (1, 2))
+
+    def test_arrays_are_refused(self):
+        with pytest.raises(FedGAError, match="targets must be a tensor"):
+            binary_ga_loss(torch.zeros(2), np.zeros(2), (1, 2))
 
     def test_stable_at_extreme_logits(self):
         z = torch.tensor([-1e4, 1e4, -1e4, 1e4], requires_grad=True)

@@ -97,6 +97,26 @@ def test_ignored_pixels_have_no_gradient_even_where_they_are_nan():
     assert (got.movedim(1, -1)[ignored] == 0).all()
 
 
+def test_without_an_index_to_ignore_every_pixel_counts():
+    logits, targets, counts = draw(1, 2, 6, ignored=0)
+    got = dense_ga_loss(logits, targets, counts, ignore_index=None)
+    torch.testing.assert_close(got, on_samples(logits, targets, counts))
+    torch.testing.assert_close(DenseGALoss(counts, ignore_index=None)(logits, targets), got)
+    torch.testing.assert_close(DenseGALoss(ignore_index=None)(logits, targets), DenseGALoss()(logits, targets))
+    targets[0, 0] = -100
+    with pytest.raises(FedGAError, match="targets holds -100, but the classes are 0 to 4"):
+        dense_ga_loss(logits, targets, counts, ignore_index=None)
+
+
+@pytest.mark.parametrize("wrong", [IGNORED, -1, CLASSES])
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_target_that_is_no_class_is_told(wrong, counted):
+    logits, targets, counts = draw(1, 2, 3, 4, ignored=0)
+    targets[1, 2, 3] = wrong
+    with pytest.raises(FedGAError, match=f"targets holds {wrong}, .*0 to 4.*ignore_index={wrong}"):
+        DenseGALoss(counts if counted else None)(logits, targets)
+
+
 def test_a_valid_class_may_be_ignored_too():
     logits, targets, counts = draw(1, 2, 6, ignored=0)
     got = dense_ga_loss(logits, targets, counts, ignore_index=0)
@@ -207,7 +227,14 @@ class TestModule:
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
-        [({"class_counts": [3, -1]}, "not negative"), ({"reduction": "avg"}, "unknown reduction 'avg'")],
+        [
+            ({"class_counts": [3, -1]}, "not negative"),
+            ({"class_counts": [[1, 2], [3, 4]]}, r"one number per class, but has shape \[2, 2\]"),
+            ({"class_counts": []}, r"one number per class, but has shape \[0\]"),
+            ({"reduction": "avg"}, "unknown reduction 'avg'"),
+            ({"strength": -1}, "strength must be a number from 0 up, but is -1"),
+            ({"power": "x"}, "power must be a number from 0 up, but is 'x'"),
+        ],
     )
     def test_bad_arguments(self, arguments, message):
         with pytest.raises(FedGAError, match=message):
@@ -223,6 +250,9 @@ class TestModule:
         (torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4), [1, 2, 3], "class indices"),
         (torch.zeros(2, 3).long(), torch.zeros(2).long(), [1, 2, 3], "floating point"),
         (torch.tensor(0.0), torch.tensor(0), [1], "floating point"),
+        (torch.zeros(2, 3), torch.zeros(2).long(), [1, -2, 3], "finite and not negative"),
+        (torch.zeros(2, 3).numpy(), torch.zeros(2).long(), [1, 2, 3], "logits must be a tensor, not"),
+        (torch.zeros(2, 3), torch.zeros(2).long(), {"a": 1}, "numbers in the order of the classes, not a dict"),
     ],
 )
 def test_shapes_and_dtypes_are_checked(logits, targets, counts, message):

@@ -30,6 +30,7 @@ from fedga.algorithms import Algorithm
 from fedga.data.federation import Dataset, Federation
 from fedga.estimator import FedGAClassifier
 from fedga.models import build_model
+from fedga.simulation.examiner import Examiner
 
 QUICK: dict[str, Any] = {"rounds": 5, "hidden": 16, "evaluate_every": 1, "diagnose_every": 0, "random_state": 0}
 
@@ -61,7 +62,7 @@ def test_it_is_the_engines_run_on_the_same_federation(wine: Table) -> None:
     places = np.concatenate([np.flatnonzero(sites == site) for site in range(4)])
     federation = Federation(dataset, places, np.array([0, *np.cumsum(np.bincount(sites))]))
     more: dict[str, Any] = {"lr_schedule": "cosine", "weight_decay": 0.001, "server_average": 0.05}
-    looks = {"evaluate_every": 5, "diagnose_every": 25}
+    looks = {"evaluate_every": 5, "diagnose_every": 0}
     result = simulate(federation, "mlp", "fedprox:mu=0.1", seed=3, **settings, **more, **looks)
     np.testing.assert_equal(classifier.history_, result.rounds)  # nothing is forgotten where nothing is missing: NaN
     assert result.averaged_model is not None
@@ -136,6 +137,39 @@ def test_sites_that_lack_a_class_are_told(wine: Table) -> None:
     counted = seen[seen["round"] == 2].pivot(index="site", columns="class", values="samples")
     np.testing.assert_array_equal(counted, classifier.class_counts_)
     assert seen[["recall_before", "recall_after"]].stack().between(0, 1).all()
+
+
+def test_sites_are_looked_at_only_where_asked_for(wine: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look runs the model of every site over all rows: at many sites it would cost more than the training."""
+    inputs, targets, sites = wine
+    models = []
+
+    def counted(examiner: Examiner, params: Tensor, *others: Any) -> Any:
+        models.append(len(params))
+        return evaluate(examiner, params, *others)
+
+    evaluate = Examiner.evaluate
+    monkeypatch.setattr(Examiner, "evaluate", counted)
+    assert FedGAClassifier(rounds=5).fit(inputs, targets, groups=sites).site_history_ == []
+    assert max(models) == 1
+    assert FedGAClassifier(rounds=5, diagnose_every=5).fit(inputs, targets, groups=sites).site_history_
+    assert max(models) == 4
+
+
+def test_what_is_true_or_false_for_numpy_and_c_is_too(wine: Table) -> None:
+    inputs, targets, _ = wine
+    for standardize in (np.bool_(False), 0, np.int64(0)):
+        assert FedGAClassifier(**QUICK, standardize=standardize).fit(inputs, targets).scaler_ is None  # type: ignore[arg-type]
+    assert FedGAClassifier(**QUICK, standardize=1).fit(inputs, targets).scaler_ is not None
+
+
+def test_a_list_of_sites_is_the_array_of_them(wine: Table) -> None:
+    inputs, targets, sites = wine
+    for names in (sites, sites.astype(str), np.where(sites, sites.astype(float), 0.5)):
+        listed = FedGAClassifier(**QUICK).fit(inputs, targets, groups=names.tolist())
+        assert listed.site_names_.tolist() == np.unique(names).tolist()
+        assert listed.site_names_.dtype.kind == names.dtype.kind
+    assert FedGAClassifier(**QUICK).fit(inputs, targets, groups=[1, 2.5] * 89).site_names_.tolist() == [1, 2.5]
 
 
 def test_its_scores_are_those_of_its_own_predictions(wine: Table) -> None:
@@ -224,6 +258,26 @@ def test_networks_and_algorithms_of_ones_own(wine: Table) -> None:
     assert all(torch.equal(*pair) for pair in zip(before, start.parameters(), strict=True))
 
 
+class InFloat32(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.float())
+
+
+def test_a_network_that_takes_float32_alone_predicts_in_it(wine: Table) -> None:
+    def build(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        return InFloat32(input_shape[0], num_classes)
+
+    inputs, targets, sites = wine
+    classifier = FedGAClassifier(model=build, **QUICK).fit(inputs, targets, groups=sites)
+    plain = FedGAClassifier(model=lambda shape, classes: nn.Linear(shape[0], classes), **QUICK).fit(
+        inputs, targets, groups=sites
+    )
+    assert (classifier.dtype_, plain.dtype_) == (torch.float32, torch.float64)
+    found = classifier.predict_proba(inputs)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, plain.predict_proba(inputs), atol=1e-5)
+
+
 def test_one_class_is_always_that_class() -> None:
     classifier = FedGAClassifier(**QUICK).fit(np.eye(4), ["only"] * 4)
     assert classifier.predict(np.ones((2, 4))).tolist() == ["only"] * 2
@@ -249,6 +303,12 @@ def test_one_class_is_always_that_class() -> None:
         ({}, [float("nan"), *[1.0] * 177], "groups names no site for 1 rows"),
         ({}, pd.array([None, *[1] * 177], dtype="Int64"), "groups names no site for 1 rows"),
         ({}, np.array([1, *["a"] * 177], dtype=object), "groups mixes kinds of values"),
+        ({}, [1, "1"] * 89, "groups mixes kinds of values"),
+        ({}, (b"a", "a") * 89, "groups mixes kinds of values"),
+        ({}, [float("nan"), *["a"] * 177], "groups names no site for 1 rows"),
+        ({"standardize": "false"}, None, "^standardize must be True or False, not 'false'"),
+        ({"standardize": 2}, None, "^standardize must be True or False, not 2"),
+        ({"standardize": None}, None, "^standardize must be True or False, not None"),
     ],
 )
 def test_bad_input_is_a_sentence(settings: dict[str, Any], groups: Any, words: str, wine: Table) -> None:
@@ -256,10 +316,24 @@ def test_bad_input_is_a_sentence(settings: dict[str, Any], groups: Any, words: s
         FedGAClassifier(**{**QUICK, **settings}).fit(wine[0], wine[1], groups=groups)
 
 
-def test_a_fit_that_diverges_leaves_nothing_of_an_earlier_one(wine: Table) -> None:
-    classifier = FedGAClassifier(**QUICK).fit(wine[0], wine[1])
-    with pytest.raises(FedGAError, match="diverged"):
-        classifier.set_params(lr=1e30, clip=None).fit(wine[0], wine[1] % 2)
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lr": 1e30, "clip": None}, "diverged"),
+        ({"algorithm": "nonsense"}, "unknown algorithm"),
+        ({"active": 7}, "active 7 is more"),
+        ({"lr": -1}, "^lr must be"),
+    ],
+)
+def test_a_fit_that_fails_leaves_nothing(settings: dict[str, Any], words: str, fitted: bool, wine: Table) -> None:
+    """Neither of its own nor of an earlier one: that one's model would answer through the scaler of this one."""
+    classifier = FedGAClassifier(**QUICK)
+    if fitted:
+        classifier.fit(wine[0], wine[1])
+    with pytest.raises(FedGAError, match=words):
+        classifier.set_params(**settings).fit(3 * wine[0], np.array(["a", "b", "c"])[wine[1]])
+    assert not [name for name in vars(classifier) if name.endswith("_")]
     with pytest.raises(NotFittedError):
         classifier.predict(wine[0])
 

@@ -94,6 +94,25 @@ def test_forgetting_is_that_of_all_samples(seed, samples, in_turn):
         same(got[name], getattr(expected, name))
 
 
+def test_probabilities_a_little_above_one_miss_nothing():
+    probs, targets = torch.tensor([[1.005, 0.0], [0.5, 0.5]]), torch.tensor([0, 1])
+    assert ErrorAsymmetry(2)(probs, targets).tolist() == [0, math.inf]
+    assert EARatio(2)(probs, targets) == math.inf
+
+
+@pytest.mark.parametrize("given", [Tensor.tolist, Tensor.numpy, lambda x: x.flip(0).numpy()[::-1]])
+def test_arrays_and_lists_are_what_tensors_are(given):
+    probs, targets = draw(0)
+    before = probs.argmax(1)
+    for metric, batch in (
+        (ErrorAsymmetry(CLASSES), (probs, targets)),
+        (EARatio(CLASSES), (probs, targets)),
+        (ClassForgetting(COUNTS), (before, probs.flip(1), targets)),
+    ):
+        expected, got = metric(*batch), metric(*map(given, batch))
+        torch.testing.assert_close(got, expected, equal_nan=True, rtol=0, atol=0)
+
+
 def test_logits_are_told_not_guessed():
     probs, targets = draw(0)
     metric = ErrorAsymmetry(CLASSES, from_logits=True)
@@ -252,6 +271,20 @@ class TestPlots:
         (lambda: ErrorAsymmetry(2).update(torch.eye(2), torch.tensor([0.0, 1])), "class indices"),
         (lambda: ErrorAsymmetry(3).update(torch.eye(2), torch.tensor([0, 1])), r"\[N, 3, ...\]"),
         (lambda: ErrorAsymmetry(2).update(torch.eye(2), torch.tensor([0])), r"target must be \[2\]"),
+        (lambda: ErrorAsymmetry(3).update(torch.eye(3), torch.tensor([1, 2, 3])), "holds 3.*count from 0.*subtract 1$"),
+        (lambda: ClassForgetting([4, 2]).update(torch.eye(2), None, torch.tensor([1, 2])), "holds 2.*subtract 1$"),
+        (lambda: ErrorAsymmetry(3).update(torch.eye(3), torch.tensor([0, 1, 3])), "to 2: pass ignore_index=3"),
+        (lambda: ErrorAsymmetry(3).update(torch.eye(3), torch.tensor([1, 3, 4])), "to 2: pass ignore_index=3"),
+        (lambda: ErrorAsymmetry(2).update([["a", "b"]], [0]), "preds must be a tensor, or an array or list of numbers"),
+        (lambda: ErrorAsymmetry(2).update([[1.0], [0.5, 0.5]], [0, 1]), "preds must be a tensor.*not a list"),
+        (lambda: ErrorAsymmetry(2).update(torch.eye(2), {0: 1}), "target must be a tensor.*not a dict"),
+        (lambda: ClassForgetting([1, 2]).update("ab", target=[0, 1]), "before must be a tensor.*not a str"),
+        (lambda: ErrorAsymmetry(0), "^num_classes must be a whole number of at least 1, not 0$"),
+        (lambda: EARatio(3.0), "^num_classes must be a whole number of at least 1, not 3.0$"),
+        (lambda: EARatio(True), "^num_classes must be a whole number of at least 1, not True$"),
+        (lambda: ErrorAsymmetry("3"), "^num_classes must be a whole number of at least 1, not '3'$"),
+        (lambda: ClassForgetting([]), "one number per class"),
+        (lambda: ClassForgetting(3.0), "one number per class"),
         (lambda: ErrorAsymmetry(2, class_names=["a"]), "1 names, but there are 2 classes"),
         (lambda: ClassForgetting([[1, 2]]), "one number per class"),
         (lambda: ClassForgetting([1, 2]).update(target=torch.tensor([0])), "before or after"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -112,6 +113,38 @@ def test_nothing_known_is_zero():
     assert (gradient(multilabel_ga_loss, logits, nothing, counts) == 0).all()
 
 
+@given(st.integers(0, 2**31), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_soft_label_is_part_there_and_part_not(seed, symmetric):
+    logits, targets, counts = draw(seed, 9, unknown=0.2)
+    soft = torch.where(targets.isnan(), targets, draw(seed + 1, 9)[0].sigmoid())
+
+    def at(t: Tensor) -> tuple[Tensor, Tensor]:
+        options = {"symmetric": symmetric}
+        slope = gradient(multilabel_ga_loss, logits, t, counts, reduction="sum", **options)
+        return multilabel_ga_loss(logits, t, counts, reduction="none", **options), slope
+
+    there, not_there = (torch.where(targets.isnan(), targets, label) for label in (1.0, 0.0))
+    for got, one, other in zip(at(soft), at(there), at(not_there), strict=True):
+        torch.testing.assert_close(got, torch.where(targets.isnan(), 0.0, soft * one + (1 - soft) * other))
+    known = ~targets.isnan()
+    plain = F.binary_cross_entropy_with_logits(logits[known], soft[known])
+    torch.testing.assert_close(multilabel_ga_loss(logits, soft, torch.full_like(counts, 7)), plain)
+    sums = torch.stack([(1 - soft).nansum(0), soft.nansum(0)], -1)
+    torch.testing.assert_close(
+        MultilabelGALoss()(logits, soft), multilabel_ga_loss(logits, soft, sums), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", [np.asarray, Tensor.tolist])
+def test_arrays_and_lists_are_measured_too(kind):
+    logits, targets, _ = draw(9, 12)
+    probs = logits.sigmoid()
+    assert torch.equal(multilabel_class_counts(kind(targets)), multilabel_class_counts(targets))
+    got = multilabel_error_asymmetry(kind(probs), kind(targets)).double()
+    torch.testing.assert_close(got, multilabel_error_asymmetry(probs, targets), rtol=1e-5, atol=1e-5)
+
+
 def test_counts_are_their_definition():
     _, targets, _ = draw(5, 3, 20, unknown=0.3)
     counts = multilabel_class_counts(targets)
@@ -139,6 +172,8 @@ def test_clients_vmapped_and_looped_agree():
     looped = torch.stack([multilabel_ga_loss(*one) for one in zip(logits, targets, counts, strict=True)])
     torch.testing.assert_close(vmap(multilabel_ga_loss)(logits, targets, counts), looped)
     torch.testing.assert_close(vmap(multilabel_class_counts)(targets), counts)
+    measured = torch.stack([multilabel_error_asymmetry(*one) for one in zip(logits.sigmoid(), targets, strict=True)])
+    torch.testing.assert_close(vmap(multilabel_error_asymmetry)(logits.sigmoid(), targets), measured, equal_nan=True)
     slopes = torch.stack([grad(multilabel_ga_loss)(*one) for one in zip(logits, targets, counts, strict=True)])
     torch.testing.assert_close(vmap(grad(multilabel_ga_loss))(logits, targets, counts), slopes)
     compiled = torch.compile(multilabel_ga_loss, fullgraph=True, backend="aot_eager")
@@ -179,6 +214,7 @@ class TestModule:
             ({"class_counts": [3, 1]}, r"\[classes, 2\].*multilabel_class_counts"),
             ({"class_counts": [[3, -1]]}, "not negative"),
             ({"reduction": "avg"}, "unknown reduction 'avg'"),
+            ({"strength": -1}, "strength must be a number from 0 up, but is -1"),
         ],
     )
     def test_bad_arguments(self, arguments, message):
@@ -194,6 +230,14 @@ class TestModule:
         (lambda: multilabel_ga_loss(torch.zeros(3, 2), torch.zeros(3, 2), [1, 1]), r"must be \[2, 2\]"),
         (lambda: multilabel_ga_loss(torch.zeros(3, 2), torch.zeros(3, 2), [[1, 1]] * 3), r"has shape \[3, 2\]"),
         (lambda: multilabel_error_asymmetry(torch.zeros(3), torch.zeros(3)), r"\[samples, classes\]"),
+        (lambda: multilabel_ga_loss(torch.zeros(1, 2), torch.tensor([[NAN, 2.0]]), [[1, 1]] * 2), "but one is 2"),
+        (lambda: multilabel_ga_loss(np.zeros((3, 2)), torch.zeros(3, 2), [[1, 1]] * 2), "logits must be a tensor"),
+        (lambda: multilabel_class_counts(torch.tensor([[-1, 0.3]])), "but one is 0.3: count them before"),
+        (lambda: multilabel_class_counts(torch.tensor([[0, 2]])), "but one is 2"),
+        (lambda: multilabel_class_counts(1), "a single number"),
+        (lambda: multilabel_error_asymmetry([[-3.0, 0.5]], [[1, 0]]), "but one is -3: apply sigmoid to logits"),
+        (lambda: multilabel_error_asymmetry([[0.5, 4.0]], [[1, 0]]), "but one is 4: apply sigmoid to logits"),
+        (lambda: multilabel_error_asymmetry([[0.5, NAN]], [[1, 0]]), "look where NaN comes from"),
     ],
 )
 def test_errors(call, message):

@@ -69,7 +69,7 @@ def binary_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
             f"but probs is {probs.dtype} {list(probs.shape)} and targets {list(targets.shape)}"
         )
     if not ((probs >= 0) & (probs <= 1)).all():
-        raise FedGAError("probs of binary_error_asymmetry must lie between 0 and 1: apply sigmoid to logits first, once")
+        raise FedGAError("probs must lie between 0 and 1, but some do not: apply sigmoid to logits first, once")
     positive = targets > 0
     missed = 1 - probs[positive].mean()
     false_alarm = probs[~positive].mean()

@@ -12,13 +12,24 @@ q_i is negative; it is neither clamped nor normalised, for that is what makes th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedga.errors import FedGAError, unknown_name
+from fedga.loss_checks import (
+    as_tensor_like,
+    broadcasts_to,
+    check_factor,
+    check_some,
+    check_tensors,
+    checked_counts,
+    counts_to_keep,
+    is_at_hand,
+    of_target,
+)
 
 Reduction = Literal["mean", "sum", "none"]
 Variant = Literal["soft", "aligned", "clamped", "through"]
@@ -45,7 +56,9 @@ def calibrated_labels(
     >>> calibrated_labels(p, torch.tensor(3), [100, 0, 20, 5, 20])
     tensor([-15.2000,   0.1000,  -0.1500,   1.0000,  -0.1200])
     """
-    counts = _checked("probs", probs, targets, class_counts)
+    check_factor("strength", strength)
+    check_factor("power", power)
+    counts = checked_counts("probs", probs, targets, class_counts)
     p = probs.detach().to(at_least_float32(probs))
     return _labels(p, targets, _factors(p, targets, counts, strength, power)).detach().to(probs.dtype)
 
@@ -89,22 +102,13 @@ def ga_loss(
     >>> torch.isclose(ga_loss(logits, targets, [7, 7, 7]), F.cross_entropy(logits, targets))
     tensor(True)
     """
-    counts = _checked("logits", logits, targets, class_counts)
-    z = logits.to(at_least_float32(logits))
-    log_p = F.log_softmax(z, dim=-1)
-    p = log_p.exp()
-    if variant == "soft":
-        loss = _soft_loss(log_p, p, targets, counts, strength, power)
-    elif variant in get_args(Variant):
-        labels = _labels(p, targets, _factors(p, targets, counts, strength, power))
-        if variant == "aligned":
-            surrogate = ((p - labels).detach() * z).sum(-1)
-            loss = _soft_loss(log_p, p, targets, counts, strength, power).detach() + (surrogate - surrogate.detach())
-        else:
-            loss = -((labels.detach().clamp(min=0) if variant == "clamped" else labels) * log_p).sum(-1)
-    else:
-        raise unknown_name("variant", variant, get_args(Variant))
-    return reduced(loss, reduction).to(result_dtype(logits))
+    check_factor("strength", strength)
+    check_factor("power", power)
+    loss = _loss(logits, targets, class_counts, strength, reduction, power, variant)
+    counts = as_tensor_like(class_counts, logits)
+    if counts.ndim == 1 and targets.numel() and is_at_hand(counts):  # an engine's stacked clients may have no samples
+        check_some(counts)
+    return loss
 
 
 def binary_ga_loss(
@@ -120,27 +124,35 @@ def binary_ga_loss(
     logits: [...], one per sample, targets: [...] of 0 and 1 in any dtype, class_counts: (N_0, N_1) or [..., 2].
 
     With p = sigmoid(z), Eq. (10) reads ``q(1) = 1`` and ``q(0) = (N_0 - N_1) / N_0 * p``, q held fixed, N_0 = 0 taken
-    as 1. The logit gradient is exactly p - q, that is, p - 1 on positives and (N_1 / N_0) p on negatives.
+    as 1. The logit gradient is exactly p - q, that is, p - 1 on positives and (N_1 / N_0) p on negatives. A target t
+    between 0 and 1 (label smoothing, mixup) is t of a positive and 1 - t of a negative.
 
     >>> logits = torch.zeros(2, requires_grad=True)
     >>> binary_ga_loss(logits, torch.tensor([1, 0]), (100, 10), reduction="sum").backward()
     >>> logits.grad
     tensor([-0.5000,  0.0500])
     """
+    check_tensors(logits=logits, targets=targets)
+    check_factor("strength", strength)
     if not logits.is_floating_point() or targets.shape != logits.shape:
         raise FedGAError(
             f"binary_ga_loss needs one floating-point logit per target, "
             f"but logits are {logits.dtype} {list(logits.shape)} and targets {list(targets.shape)}"
         )
+    if targets.numel() and is_at_hand(targets):
+        lowest, highest = (bound.item() for bound in targets.aminmax())
+        if not (lowest >= 0 and highest <= 1):
+            raise FedGAError(f"targets must be from 0 to 1, but are from {lowest:g} to {highest:g}")
     z = logits.to(at_least_float32(logits))
-    counts = _as_tensor(class_counts, z)
-    if counts.ndim == 0 or counts.shape[-1] != 2 or not _broadcasts_to(counts.shape[:-1], logits.shape):
+    counts = as_tensor_like(class_counts, z)
+    if counts.ndim == 0 or counts.shape[-1] != 2 or not broadcasts_to(counts.shape[:-1], logits.shape):
         raise FedGAError(
             f"class_counts must be (N_0, N_1) or broadcast to {[*logits.shape, 2]}, but is {list(counts.shape)}"
         )
     n_0, n_1 = counts.to(z.dtype).unbind(-1)
     factor = strength * (1 - n_1 / torch.where(n_0 > 0, n_0, 1.0))
-    labels = torch.where(targets > 0, 1.0, factor * torch.sigmoid(z)).detach()
+    t = targets.to(z.dtype)
+    labels = torch.addcmul(t, 1 - t, factor * torch.sigmoid(z)).detach()
     loss = F.binary_cross_entropy_with_logits(z, labels, reduction="none")
     return reduced(loss, reduction).to(result_dtype(logits))
 
@@ -169,6 +181,9 @@ class GALoss(nn.Module):
     its ``state_dict``: what is sent to a server, averaged or loaded there must not carry them. Without them the samples
     of each call are counted (all leading dimensions are one mini-batch), which is what the authors' program does.
 
+    Every target is a class. To leave samples out, as ``nn.CrossEntropyLoss(ignore_index=-100)`` does, use
+    ``DenseGALoss(class_counts, ignore_index=-100)``: it takes logits [N, classes] and targets [N] as well as maps.
+
     >>> criterion = GALoss([10, 0, 5])
     >>> criterion(torch.tensor([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]]), torch.tensor([0, 2]))
     tensor(0.7578)
@@ -190,9 +205,13 @@ class GALoss(nn.Module):
             raise unknown_name("reduction", reduction, get_args(Reduction))
         if variant not in get_args(Variant):
             raise unknown_name("variant", variant, get_args(Variant))
+        check_factor("strength", strength)
+        check_factor("power", power)
         counts = None if class_counts is None else counts_to_keep(class_counts)
-        if counts is not None and (counts.ndim != 1 or len(counts) == 0):
-            raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
+        if counts is not None:
+            if counts.ndim != 1 or len(counts) == 0:
+                raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
+            check_some(counts)
         self.register_buffer("class_counts", counts, persistent=False)
         self.strength = strength
         self.reduction: Reduction = reduction
@@ -203,15 +222,7 @@ class GALoss(nn.Module):
         counts = self.class_counts
         if counts is None:
             counts = batch_class_counts(targets.reshape(-1), logits.shape[-1])
-        return ga_loss(
-            logits,
-            targets,
-            counts,
-            strength=self.strength,
-            reduction=self.reduction,
-            power=self.power,
-            variant=self.variant,
-        )
+        return _loss(logits, targets, counts, self.strength, self.reduction, self.power, self.variant)
 
     def extra_repr(self) -> str:
         counts = "per batch" if self.class_counts is None else self.class_counts.tolist()
@@ -221,21 +232,32 @@ class GALoss(nn.Module):
         )
 
 
-def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
-    """A copy of the caller's counts for a buffer, once their values are sound."""
-    try:
-        counts = torch.as_tensor(class_counts).detach().clone()
-    except (TypeError, ValueError, RuntimeError):
-        raise FedGAError(
-            f"class_counts must be numbers in the order of the classes, not a {type(class_counts).__name__}: such as "
-            "[100, 20, 5], or [counts[name] for name in class_names]"
-        ) from None
-    if counts.dtype == torch.bool:
-        raise FedGAError("class_counts must be numbers of samples, but is true and false: count the samples")
-    if not torch.isfinite(counts).all() or (counts < 0).any():
-        raise FedGAError(f"class_counts must be finite and not negative, but is {counts.tolist()}")
-    # Whole numbers are exact as integers, and out of reach of module.half(), which overflows at 65,504.
-    return counts.long() if torch.equal(counts, counts.round()) else counts
+def _loss(
+    logits: Tensor,
+    targets: Tensor,
+    class_counts: Tensor | Sequence[float],
+    strength: float | Tensor,
+    reduction: Reduction,
+    power: float | Tensor,
+    variant: Variant,
+) -> Tensor:
+    """:func:`ga_loss` without a look at values, which :class:`GALoss` has checked once and for all."""
+    counts = checked_counts("logits", logits, targets, class_counts)
+    z = logits.to(at_least_float32(logits))
+    log_p = F.log_softmax(z, dim=-1)
+    p = log_p.exp()
+    if variant == "soft":
+        loss = _soft_loss(log_p, p, targets, counts, strength, power)
+    elif variant in get_args(Variant):
+        labels = _labels(p, targets, _factors(p, targets, counts, strength, power))
+        if variant == "aligned":
+            surrogate = ((p - labels).detach() * z).sum(-1)
+            loss = _soft_loss(log_p, p, targets, counts, strength, power).detach() + (surrogate - surrogate.detach())
+        else:
+            loss = -((labels.detach().clamp(min=0) if variant == "clamped" else labels) * log_p).sum(-1)
+    else:
+        raise unknown_name("variant", variant, get_args(Variant))
+    return reduced(loss, reduction).to(result_dtype(logits))
 
 
 def _soft_loss(
@@ -247,7 +269,7 @@ def _soft_loss(
     """
     index = targets.long().unsqueeze(-1)
     weights = counts.to(p.dtype) ** power
-    log_p_y, weight_y = log_p.gather(-1, index), weights.expand_as(p).gather(-1, index)
+    log_p_y, weight_y = of_target(log_p, index), weights.expand_as(p).gather(-1, index)
     p_y = log_p_y.exp()
     others = ((weights * p).sum(-1, keepdim=True) - weight_y * p_y) / torch.where(weight_y > 0, weight_y, 1.0)
     return (strength * (others + p_y - 1) - log_p_y).squeeze(-1)
@@ -257,7 +279,7 @@ def _factors(p: Tensor, targets: Tensor, counts: Tensor, strength: float | Tenso
     """λ (1 - (N_i / N_y)^γ), which is (N_y - N_i) / N_y for λ = γ = 1: [..., classes], 0 at the true class."""
     index = targets.long().unsqueeze(-1)
     n = counts.to(p.dtype).expand_as(p)
-    n_y = n.gather(-1, index)
+    n_y = of_target(n, index)
     ratio = n / torch.where(n_y > 0, n_y, 1.0)
     return (strength * (1 - ratio**power)).scatter(-1, index, 0.0)
 
@@ -285,37 +307,3 @@ def result_dtype(logits: Tensor) -> torch.dtype:
     # A float16 loss would turn a gradient scaler's first factor, 65,536, into inf; torch's own losses stay in float32.
     autocast = torch.is_autocast_enabled(logits.device.type)
     return at_least_float32(logits) if autocast else logits.dtype
-
-
-def _as_tensor(counts: Tensor | Sequence[float], like: Tensor) -> Tensor:
-    return counts if isinstance(counts, Tensor) else torch.tensor(counts, device=like.device, dtype=like.dtype)
-
-
-def _broadcasts_to(shape: torch.Size, full: torch.Size) -> bool:
-    tail = full[len(full) - len(shape) :]
-    return len(shape) <= len(full) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
-
-
-def _checked(name: str, x: Tensor, targets: Tensor, class_counts: Tensor | Sequence[float]) -> Tensor:
-    """The counts as a tensor, once shapes and dtypes agree; values stay unread (no wait for a GPU, no graph break)."""
-    for what, given in ((name, x), ("targets", targets)):
-        if not isinstance(given, Tensor):
-            raise FedGAError(f"{what} must be a tensor, not a {type(given).__name__}: use torch.as_tensor")
-    if x.ndim == 0 or not x.is_floating_point():
-        raise FedGAError(f"{name} must be floating point of [..., classes], but is {x.dtype} {list(x.shape)}")
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
-        raise FedGAError(f"targets must be class indices (integers), but is {targets.dtype}")
-    if targets.shape != x.shape[:-1]:
-        maps = x.ndim > 2 and targets.shape == x.shape[:1] + x.shape[2:]
-        raise FedGAError(
-            f"targets must be {list(x.shape[:-1])} to go with {name} of {list(x.shape)}, but is {list(targets.shape)}"
-            f"{': for maps with classes second use DenseGALoss' * maps}"
-        )
-    counts = _as_tensor(class_counts, x)
-    if counts.ndim == 0 or counts.shape[-1] != x.shape[-1]:
-        raise FedGAError(
-            f"class_counts must have one entry per class, but is {list(counts.shape)} and {name} {list(x.shape)}"
-        )
-    if not _broadcasts_to(counts.shape, x.shape):
-        raise FedGAError(f"class_counts of {list(counts.shape)} do not broadcast to {name} of {list(x.shape)}")
-    return counts

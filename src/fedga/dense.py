@@ -20,11 +20,11 @@ from fedga.calibration import (
     Reduction,
     at_least_float32,
     batch_class_counts,
-    counts_to_keep,
     reduced,
     result_dtype,
 )
 from fedga.errors import FedGAError, unknown_name
+from fedga.loss_checks import check_factor, check_tensors, counts_to_keep, of_target
 
 
 def dense_ga_loss(
@@ -32,7 +32,7 @@ def dense_ga_loss(
     targets: Tensor,
     class_counts: Tensor | Sequence[float],
     *,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     strength: float = 1.0,
     reduction: Reduction = "mean",
     power: float = 1.0,
@@ -42,9 +42,9 @@ def dense_ga_loss(
     logits: [batch, classes, ...] or [classes], targets: [batch, ...] or [] class indices, class_counts: [classes], how
     many pixels of each class the client holds.
 
-    Equals :func:`fedga.ga_loss` on the pixels whose target is not ``ignore_index``. The others count for nothing: not
-    in the mean, and with a gradient of exactly 0 even where their logits are NaN. If every pixel is ignored the loss
-    is 0, where torch's cross-entropy is NaN: one unlabelled picture must not spoil a client's round.
+    Equals :func:`fedga.ga_loss` on the pixels whose target is not ``ignore_index`` (None: on all). The others count
+    for nothing: not in the mean, and with a gradient of exactly 0 even where their logits are NaN. If every pixel is
+    ignored the loss is 0, where torch's cross-entropy is NaN: one unlabelled picture must not spoil a client's round.
 
     >>> logits = torch.tensor([[[2.0, 0.5], [0.0, 1.0], [-1.0, 0.0]]])
     >>> dense_ga_loss(logits, torch.tensor([[0, 2]]), [10, 0, 5])
@@ -53,7 +53,7 @@ def dense_ga_loss(
     tensor(0.0346)
     """
     counts = _checked(logits, targets, class_counts).to(at_least_float32(logits))
-    kept = targets != ignore_index
+    kept = kept_targets(targets, ignore_index)
     places = torch.where(kept, targets.long(), 0)
     maps = logits.reshape(1, -1, 1) if logits.ndim == 1 else logits.unsqueeze(-1).flatten(2)
     flat = (maps.shape[0], maps.shape[2])
@@ -82,7 +82,7 @@ class DenseGALoss(nn.Module):
         self,
         class_counts: Tensor | Sequence[float] | None = None,
         *,
-        ignore_index: int = -100,
+        ignore_index: int | None = -100,
         strength: float = 1.0,
         reduction: Reduction = "mean",
         power: float = 1.0,
@@ -91,6 +91,10 @@ class DenseGALoss(nn.Module):
         if reduction not in get_args(Reduction):
             raise unknown_name("reduction", reduction, get_args(Reduction))
         counts = None if class_counts is None else counts_to_keep(class_counts)
+        if counts is not None and (counts.ndim != 1 or len(counts) == 0):
+            raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
+        check_factor("strength", strength)
+        check_factor("power", power)
         self.register_buffer("class_counts", counts, persistent=False)
         self.ignore_index = ignore_index
         self.strength = strength
@@ -101,7 +105,8 @@ class DenseGALoss(nn.Module):
         counts = self.class_counts
         if counts is None:
             labels = targets.reshape(-1)
-            counts = batch_class_counts(labels, logits.shape[min(1, logits.ndim - 1)], labels != self.ignore_index)
+            kept = kept_targets(labels, self.ignore_index)
+            counts = batch_class_counts(labels, logits.shape[min(1, logits.ndim - 1)], kept)
         return dense_ga_loss(
             logits,
             targets,
@@ -120,6 +125,11 @@ class DenseGALoss(nn.Module):
         )
 
 
+def kept_targets(targets: Tensor, ignore_index: int | None) -> Tensor:
+    """Which targets count: bool of their shape."""
+    return torch.ones_like(targets, dtype=torch.bool) if ignore_index is None else targets != ignore_index
+
+
 class _PixelLoss(torch.autograd.Function):
     """-log p_y + scale_y sum_i a_i p_i + spare_y p_y of every pixel: [batch, pixels].
 
@@ -133,7 +143,7 @@ class _PixelLoss(torch.autograd.Function):
     @staticmethod
     def forward(maps: Tensor, places: Tensor, kept: Tensor, weights: Tensor, scale: Tensor, spare: Tensor) -> Tensor:
         log_p = torch.log_softmax(maps, 1, dtype=weights.dtype)
-        log_p_y = log_p.gather(1, places.unsqueeze(1)).squeeze(1)
+        log_p_y = of_target(log_p.movedim(1, -1), places.unsqueeze(-1)).squeeze(-1)
         mass = (log_p.exp_() * weights[:, None]).sum(1)
         return scale[places] * mass + spare[places] * log_p_y.exp() - log_p_y
 
@@ -156,7 +166,8 @@ class _PixelLoss(torch.autograd.Function):
 
 
 def _checked(logits: Tensor, targets: Tensor, class_counts: Tensor | Sequence[float]) -> Tensor:
-    """The counts as a tensor, once shapes and dtypes agree; values stay unread (no wait for a GPU, no graph break)."""
+    """The counts as a tensor, once all agrees; values of tensors stay unread (no wait for a GPU, no graph break)."""
+    check_tensors(logits=logits, targets=targets)
     if logits.ndim == 0 or not logits.is_floating_point():
         raise FedGAError(
             f"logits must be floating point of [batch, classes, ...], but is {logits.dtype} {list(logits.shape)}"
@@ -169,6 +180,8 @@ def _checked(logits: Tensor, targets: Tensor, class_counts: Tensor | Sequence[fl
         raise FedGAError(
             f"targets must be {expected} to go with logits of {list(logits.shape)}, but is {list(targets.shape)}"
         )
+    if not isinstance(class_counts, Tensor) and not torch.compiler.is_compiling():
+        class_counts = counts_to_keep(class_counts)
     counts = torch.as_tensor(class_counts, device=logits.device)
     if list(counts.shape) != [classes]:
         raise FedGAError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -63,8 +64,9 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
     - ``standardize``: bring every column to mean 0 and deviation 1 over the rows of all sites. For that a site of a
       real federation tells the server the number of its rows and, of every column, their sum and then their squared
       distance from the common mean: sums over rows, no row.
-    - ``evaluate_every``, ``diagnose_every``: rounds between entries of ``history_`` and ``site_history_`` (0: none of
-      the latter). Both look at the training rows.
+    - ``evaluate_every``, ``diagnose_every``: rounds between entries of ``history_`` and ``site_history_``, which also
+      have the last round (0: none of the latter). Both look at the training rows, the latter with the model of every
+      active site: at hundreds of sites one such look takes longer than many rounds of training.
     - ``device``: where to train: ``"cpu"``, ``"cuda"``, ``"cuda:1"``. Predictions are made on the CPU.
     - ``random_state``: a whole number is the seed itself, as in ``fedga run --seeds``. Weights, client choice and batch
       order depend on nothing else.
@@ -72,12 +74,15 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
     Beside ``classes_``, ``n_features_in_`` and ``feature_names_in_``, a fitted classifier has:
 
     - ``model_``: the trained `torch.nn.Module`. It takes columns that went through ``scaler_`` (None: as they are).
+    - ``dtype_``: the precision it predicts in. That is float64, so that a row's answer is the same in every batch, or
+      float32 for a network that takes nothing else.
     - ``n_iter_``: rounds trained.
     - ``site_names_``: the values of ``groups``, sorted; ``class_counts_``: rows of each class there,
       ``[sites, classes]``.
     - ``history_``: a dict per evaluated round, with the scores of the global model over all sites.
     - ``site_history_``: a dict per diagnosed round, active site and class: the site's samples of the class, and its
-      recall over all sites before and after the site trained. A fall is what that site forgets.
+      recall over all sites before and after the site trained. A fall is what that site forgets. Empty unless
+      ``diagnose_every`` asks for it.
 
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
@@ -111,7 +116,7 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
         server_average: float = 0.05,
         standardize: bool = True,
         evaluate_every: int = 5,
-        diagnose_every: int = 25,
+        diagnose_every: int = 0,
         device: str | torch.device = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -140,19 +145,26 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> FedGAClassifier:  # noqa: N803 - scikit-learn's name
         """Train over the sites that ``groups [samples]`` names; without it all rows are one site's."""
+        try:
+            return self._fit(X, y, groups)
+        except BaseException:  # an interrupted fit too: what it leaves behind would answer with parts of an earlier one
+            self._forget_fit()
+            raise
+
+    def _fit(self, X: Any, y: Any, groups: Any) -> FedGAClassifier:  # noqa: N803
         rows, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        hidden: Any = self.hidden
-        if not isinstance(hidden, Integral) or int(hidden) < 1:
-            raise FedGAError(f"hidden must be a whole number of 1 or more, not {hidden!r}")
+        _check(self.hidden, self.standardize)
         self.classes_, targets = np.unique(y, return_inverse=True)
         self.site_names_, sites = _numbered_sites(groups, y)
         self.scaler_ = StandardScaler().fit(rows) if self.standardize else None
-        federation = self._federation(self._inputs(rows), targets, sites)
+        inputs = self._inputs(rows)
+        federation = self._federation(inputs, targets, sites)
         self.class_counts_ = federation.class_counts
         self.site_history_: list[dict[str, Any]] = []
         result = self._train(federation)
         self.model_ = (result.averaged_model or result.model).eval().requires_grad_(False)
+        self.dtype_ = _precision(self.model_, torch.from_numpy(inputs[:2]))
         self.history_ = result.rounds
         return self
 
@@ -160,10 +172,10 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities of the classes, ``[samples, classes]`` in the order of ``classes_``."""
         check_is_fitted(self)
         inputs = torch.from_numpy(self._inputs(validate_data(self, X, reset=False, dtype=np.float64)))
-        network = copy.deepcopy(self.model_).double()  # so that a row's answer is the same in every batch
+        network = copy.deepcopy(self.model_).to(self.dtype_)
         with torch.no_grad():
-            logits = torch.cat([network(rows.double()) for rows in inputs.split(ROWS_AT_ONCE)])
-        return logits.softmax(1).numpy()
+            logits = torch.cat([network(rows.to(self.dtype_)) for rows in inputs.split(ROWS_AT_ONCE)])
+        return logits.double().softmax(1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The most probable class of every row, ``[samples]``."""
@@ -204,13 +216,11 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
             **{name: getattr(self, name) for name in _SETTINGS},
         )
         if result.diverged:
-            last = self.n_iter_
-            self._forget_fit()
-            raise FedGAError(f"training diverged in round {last}: give a smaller lr than {self.lr}, or a clip")
+            raise FedGAError(f"training diverged in round {self.n_iter_}: give a smaller lr than {self.lr}, or a clip")
         return result
 
     def _forget_fit(self) -> None:
-        """Of an earlier fit too: its model would answer in the classes of this one."""
+        """Also what is left of an earlier fit."""
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
 
@@ -228,12 +238,32 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
                 self.site_history_.append(row | {"recall_before": before, "recall_after": after})
 
 
+def _check(hidden: Any, standardize: Any) -> None:
+    """What the engine does not see, and so does not check."""
+    if not isinstance(hidden, Integral) or int(hidden) < 1:
+        raise FedGAError(f"hidden must be a whole number of 1 or more, not {hidden!r}")
+    if not isinstance(standardize, Integral | np.bool_) or standardize not in (0, 1):
+        raise FedGAError(f"standardize must be True or False, not {standardize!r}")
+
+
+def _precision(network: nn.Module, rows: torch.Tensor) -> torch.dtype:
+    """float64 where the network can be run in it, else float32, which it was trained in."""
+    try:
+        with torch.no_grad():
+            copy.deepcopy(network).double()(rows.double())
+    except Exception:  # of any kind, in the user's code; a fault that has nothing to do with float64 shows in predict
+        return torch.float32
+    return torch.float64
+
+
 def _numbered_sites(groups: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The names of the sites, sorted, and the number of every row's site."""
     if groups is None:
         groups = np.zeros(len(y), dtype=np.int64)
     if np.ndim(groups) != 1:
         raise FedGAError(f"groups must name the site of every row, one value each, but has shape {np.shape(groups)}")
+    if isinstance(groups, list | tuple) and len(set(map(type, groups))) > 1:
+        groups = _told_apart(groups)
     groups = column_or_1d(groups)
     check_consistent_length(y, groups)
     missing = sum(map(_is_missing, groups)) if groups.dtype.kind in "Of" else 0
@@ -243,6 +273,12 @@ def _numbered_sites(groups: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         return np.unique(groups, return_inverse=True)
     except TypeError as error:
         raise FedGAError("groups mixes kinds of values: name all sites by text, or all by numbers") from error
+
+
+def _told_apart(groups: Sequence[Any]) -> np.ndarray:
+    """A list of several types as an array; NumPy alone makes the text "1" of the number 1, and "nan" of NaN."""
+    together = np.asarray(groups)
+    return np.array(groups, dtype=object) if together.dtype.kind in "US" else together
 
 
 def _is_missing(site: Any) -> bool:

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedga.asymmetry import asymmetry_from_means, check_probabilities, forgetting, ratio_of
-from fedga.calibration import counts_to_keep
-from fedga.errors import FedGAError, needs_extra
+from fedga.dense import kept_targets
+from fedga.errors import FedGAError, a_or_an, needs_extra
+from fedga.experiments.kinds import Number
+from fedga.loss_checks import counts_to_keep
 
 try:
     from torchmetrics import Metric
@@ -29,14 +32,15 @@ if TYPE_CHECKING:
 
 NO_FLOAT64 = {"mps"}  # devices on which sums are kept in float32
 KINDS = ("frequent", "rare", "missing")
+Array = Tensor | np.ndarray | Sequence[Any]
 
 
 class ErrorAsymmetry(Metric):
     """Error asymmetry of each class over all batches: [classes], 1 if unbiased. See :func:`fedga.error_asymmetry`.
 
-    Updated with preds [N, classes, ...] and target [N, ...] class indices, as torchmetrics' multi-class metrics are;
-    targets equal to ``ignore_index`` are left out. preds are probabilities, or logits with ``from_logits=True``: the
-    two are not told apart by their values, for a batch of logits may happen to lie between 0 and 1.
+    Updated with preds [N, classes, ...] and target [N, ...] class indices, as torchmetrics' multi-class metrics are,
+    tensors, arrays or lists; targets equal to ``ignore_index`` are left out. preds are probabilities, or logits with
+    ``from_logits=True``: values do not tell the two apart, for a batch of logits may happen to lie between 0 and 1.
     ``validate_args`` checks that probabilities are such and targets in range, which on a GPU has to wait for them.
 
     >>> metric = ErrorAsymmetry(num_classes=2)
@@ -64,16 +68,18 @@ class ErrorAsymmetry(Metric):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.num_classes = num_classes
+        Number(whole=True, least=1).check("num_classes", num_classes)
+        self.num_classes = int(num_classes)
         self.ignore_index = ignore_index
         self.from_logits = from_logits
         self.validate_args = validate_args
-        self.class_names = _names(class_names, num_classes)
+        self.class_names = _names(class_names, self.num_classes)
         self.add_state("prediction_sums", torch.zeros(num_classes, num_classes, dtype=torch.float64), "sum")
         self.add_state("samples", torch.zeros(num_classes, dtype=torch.int64), "sum")
 
-    def update(self, preds: Tensor, target: Tensor) -> None:
+    def update(self, preds: Array, target: Array) -> None:
         """Add a batch: preds [N, classes, ...], target [N, ...]."""
+        preds, target = _as_tensor("preds", preds, self.device), _as_tensor("target", target, self.device)
         _check_predictions("preds", preds, target, self.num_classes)
         rows = _rows(target, self.num_classes, self.ignore_index, self.validate_args)
         probs = preds.detach().movedim(1, -1).reshape(-1, self.num_classes).to(self.prediction_sums.dtype)
@@ -129,7 +135,8 @@ class ClassForgetting(Metric):
 
     class_counts: [classes], how many samples of each class the client trained on. Updated with the predictions of the
     model it received, of the model it returns, and target [N, ...]; predictions are class indices [N, ...], or
-    probabilities or logits [N, classes, ...]. Where only one model is at hand at a time, give the two in turn::
+    probabilities or logits [N, classes, ...], tensors, arrays or lists. Where only one model is at hand at a time, give
+    the two in turn::
 
         metric.update(before=received(inputs), target=target)   # every batch, before local training
         metric.update(after=trained(inputs), target=target)     # every batch, after it
@@ -172,13 +179,15 @@ class ClassForgetting(Metric):
         for name in ("hits", "samples"):  # [before or after, classes]
             self.add_state(name, torch.zeros(2, self.num_classes, dtype=torch.int64), "sum")
 
-    def update(self, before: Tensor | None = None, after: Tensor | None = None, target: Tensor | None = None) -> None:
+    def update(self, before: Array | None = None, after: Array | None = None, target: Array | None = None) -> None:
         """Add a batch: before and after [N, classes, ...] or [N, ...], either or both, and target [N, ...]."""
         if target is None or (before is None and after is None):
             raise FedGAError("ClassForgetting needs the target and the predictions before or after local training")
+        target = _as_tensor("target", target, self.device)
         rows = _rows(target, self.num_classes, self.ignore_index, self.validate_args)
         for place, (name, preds) in enumerate((("before", before), ("after", after))):
             if preds is not None:
+                preds = _as_tensor(name, preds, self.device)
                 right = (_labels(name, preds, target, self.num_classes) == target).reshape(-1)
                 self.hits[place] += _counted(torch.where(right, rows, self.num_classes), self.num_classes)
                 self.samples[place] += _counted(rows, self.num_classes)
@@ -206,6 +215,16 @@ class ClassForgetting(Metric):
         return _with_figure(forgetting_bars(lost, self.class_counts, self.class_names, ax))
 
 
+def _as_tensor(name: str, given: Array, device: torch.device) -> Tensor:
+    """A tensor as it is, anything else where the sums lie."""
+    if isinstance(given, Tensor):
+        return given
+    try:
+        return torch.as_tensor(np.array(given), device=device)  # a copy: arrays may be read-only, or run backwards
+    except (TypeError, ValueError):
+        raise FedGAError(f"{name} must be a tensor, or an array or list of numbers, not {a_or_an(given)}") from None
+
+
 def _names(class_names: Sequence[str] | None, num_classes: int) -> list[str]:
     names = [str(name) for name in (range(num_classes) if class_names is None else class_names)]
     if len(names) != num_classes:
@@ -230,15 +249,19 @@ def _rows(target: Tensor, num_classes: int, ignore_index: int | None, validate: 
     if target.is_floating_point() or target.dtype == torch.bool:
         raise FedGAError(f"target must be class indices (integers), but is {target.dtype}")
     target = target.reshape(-1).long()
-    kept = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
+    kept = kept_targets(target, ignore_index)
     if validate:
         wrong = target[kept & ((target < 0) | (target >= num_classes))]
         if len(wrong):
-            raise FedGAError(
-                f"target holds {int(wrong[0])}, but the classes are 0 to {num_classes - 1}: "
-                f"pass ignore_index={int(wrong[0])} to leave such samples out"
-            )
+            raise _no_class(int(wrong[0]), target[kept], num_classes)
     return torch.where(kept, target, num_classes)
+
+
+def _no_class(wrong: int, labels: Tensor, num_classes: int) -> FedGAError:
+    remedy = f"pass ignore_index={wrong} to leave such samples out"
+    if labels.min() >= 1 and labels.max() == num_classes:  # that remedy would cost a class
+        remedy = "labels count from 0, and these seem to count from 1, so subtract 1"
+    return FedGAError(f"target holds {wrong}, but the classes are 0 to {num_classes - 1}: {remedy}")
 
 
 def _counted(rows: Tensor, num_classes: int) -> Tensor:
