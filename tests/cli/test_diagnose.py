@@ -32,6 +32,13 @@ def refused(command: str, *arguments: str | os.PathLike[str]) -> str:
     return complaint
 
 
+def test_files_of_predictions_need_no_torch(predictions: Path) -> None:
+    """Which takes longer to import than most of them to read."""
+    program = "import sys; sys.modules['torch'] = None; from fedga.cli import main; main()"
+    command = [sys.executable, "-c", program, "diagnose", str(predictions)]
+    assert b"the page: some-diagnosis.html" in subprocess.run(command, check=True, capture_output=True).stderr
+
+
 def test_page_table_and_files(predictions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out, "width", 400)
     outcome = done(f"diagnose {predictions}")

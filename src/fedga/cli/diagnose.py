@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,14 +127,12 @@ def _refuse(source: Path, kind: str, options: Iterable[tuple[str, object]]) -> N
 def _of_predictions(source: Path, options: Options, class_counts: str | None) -> Diagnosis:
     from fedga.cli.progress import decoding
     from fedga.diagnosis.counts import read_counts
+    from fedga.diagnosis.diagnosis import diagnosis_of
     from fedga.diagnosis.predictions import read_predictions
 
     counts = None if class_counts is None else read_counts(class_counts)
-    with ThreadPoolExecutor(1) as aside, decoding() as show:
-        aside.submit(import_module, "fedga.diagnosis.diagnosis")  # torch takes seconds, which the file takes too
+    with decoding() as show:
         predictions = read_predictions(source, options, show)
-    from fedga.diagnosis.diagnosis import diagnosis_of
-
     return diagnosis_of(predictions, source.name, counts, "as given with --class-counts")
 
 

@@ -17,7 +17,7 @@ from fedga.diagnosis.target import beside, check_target
 from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, percent
 from fedga.errors import FedGAError
 from fedga.files import write_whole
-from fedga.report.page.build import TableView
+from fedga.report.page.shared import TableView
 from fedga.report.page.template import environment
 from fedga.report.summary import number_text
 from fedga.version import __version__

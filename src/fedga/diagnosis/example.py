@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from fedga.calibration import calibrated_labels
 from fedga.diagnosis.counts import Holdings
 from fedga.diagnosis.measure import Errors
 
@@ -68,5 +66,6 @@ def _least(counts: np.ndarray, candidates: np.ndarray) -> int:
 
 def _sample(everywhere: Errors, of_class: int, counts: np.ndarray) -> Sample:
     prediction = everywhere.means[of_class]
-    label = calibrated_labels(torch.from_numpy(prediction.copy()), torch.tensor(of_class), torch.from_numpy(counts))
-    return Sample(of_class, prediction, label.numpy())
+    label = (1 - counts / (counts[of_class] or 1.0)) * prediction  # Eq. (10): (N_y - N_i) / N_y · p_i
+    label[of_class] = 1
+    return Sample(of_class, prediction, label)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedga.diagnosis.measure import Errors
 from fedga.diagnosis.verdict import is_favoured, is_forgotten, number, percent
-from fedga.report.page.overview import Tick
+from fedga.report.page.shared import Tick
 from fedga.report.summary import number_text
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
-from fedga.asymmetry import class_kinds
 from fedga.diagnosis.counts import Holdings
 from fedga.diagnosis.interval import sure_of_all
 from fedga.diagnosis.measure import Errors
@@ -150,7 +148,7 @@ class _Judge:
         return f"{', '.join(shown)} and {more} more" if more > 0 else listed(shown)
 
     def _called(self, of_class: int) -> str:
-        _, rare, missing = class_kinds(torch.from_numpy(self.holdings.totals))
+        rare, missing = class_kinds(self.holdings.totals)
         kind = "class" if not rare[of_class] else "rare class"
         return f"the {kind} “{self.names[of_class]}”" + (" (never trained on)" if missing[of_class] else "")
 
@@ -193,7 +191,7 @@ class _Judge:
         ]
         if len(self.holdings.site_names) < 2 or not totals[of_class]:
             return found
-        _, rare, missing = class_kinds(torch.from_numpy(counts))
+        rare, missing = class_kinds(counts)
         none, few = int(missing[:, of_class].sum()), int(rare[:, of_class].sum())
         most = int(np.argmax(counts[:, of_class]))
         part = counts[most, of_class] / totals[of_class]
@@ -214,6 +212,12 @@ class _Judge:
         worst, overall = int(np.argmax(missed)), self.everywhere.missed[of_class]
         chance = sure_of_all(judged) * np.sqrt(overall * (1 - overall) / samples[worst])
         return worst if missed[worst] > overall + chance else None
+
+
+def class_kinds(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which classes are rare and which are missing among so many samples of each: masks, [..., classes]."""
+    held = counts > 0
+    return held & (counts * counts.shape[-1] < counts.sum(-1, keepdims=True)), ~held
 
 
 def is_forgotten(errors: Errors) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,22 @@ from typing import Any
 from fedga.errors import FedGAError
 from fedga.experiments.database import FILE_NAME
 from fedga.files import write_whole
-from fedga.report.documents import Cell, Picture, Section, Table
+from fedga.report.documents import Picture, Section, Table
 from fedga.report.general import general_pictures
 from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
 from fedga.report.page.payload import pack
 from fedga.report.page.repeat import repeat
+from fedga.report.page.shared import LONG, TableView
 from fedga.report.page.story import plural, tell
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
 from fedga.report.page.tables import best_tables, partitions_table, results_table
 from fedga.report.page.template import environment
 from fedga.report.words import listed
-from fedga.report.writers import marks_of
 from fedga.version import __version__
 
 _SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "looks", "page")
-_LONG = 36  # letters
 
 
 def write_page(
@@ -118,38 +116,6 @@ def _choices(table: Table, column: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class TableView:
-    """A table as the page shows it: numbers to the right, and what is said of single cells below it."""
-
-    table: Table
-
-    @cached_property
-    def notes(self) -> dict[str, str]:
-        """What is said of single cells, each text once, and the letter it goes by."""
-        return marks_of(self.table)
-
-    def kind(self, column: int) -> dict[str, str]:
-        """The class of a column: numbers stand to the right, and long texts need room."""
-        cells = [row[column] for row in self.table.rows]
-        numbers = [isinstance(cell.value, (int, float)) for cell in cells]
-        if any(numbers) and all(number or len(cell.text) < 2 for number, cell in zip(numbers, cells, strict=True)):
-            return {"class": "number"}
-        return {"class": "long"} if any(len(cell.text) > _LONG for cell in cells) else {}
-
-    @cached_property
-    def _kinds(self) -> list[dict[str, str]]:
-        return [self.kind(column) for column in range(len(self.table.headings))]
-
-    def attributes(self, cell: Cell, column: int) -> dict[str, str]:
-        """Of a cell: what it is, and what is sorted and goes into CSV where that is not what it shows."""
-        found = {"scope": "row"} if column == 0 else {}
-        found |= {name: kind for name, kind in self._kinds[column].items() if kind == "number"}
-        key = f"{cell.value:.10g}" if isinstance(cell.value, (int, float)) else cell.value
-        found |= {"data-value": key} if key is not None and key != cell.text else {}
-        return found | ({} if cell.deviation is None else {"data-deviation": f"{cell.deviation:.10g}"})
-
-
-@dataclass(frozen=True)
 class PictureView:
     """A picture as the page shows it."""
 
@@ -176,7 +142,7 @@ class SectionView:
         for picture in section.pictures:
             figure = picture.draw()
             pictures.append(PictureView(picture, svg_url(figure), 96 * float(figure.get_size_inches()[0])))
-        short = section.title if len(section.title) <= _LONG else section.title.partition(":")[0]
+        short = section.title if len(section.title) <= LONG else section.title.partition(":")[0]
         return cls(f"section-{name}", short, section, tables, tuple(pictures))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedga.report.page.marks import svg_style
+from fedga.report.page.shared import Tick
 from fedga.report.page.story import Found, absentees, ended_of, plus_minus
 from fedga.report.page.study import Cohort, Member, Place, Study
 
@@ -19,14 +20,6 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 10, 40
 _MOST_LINES = 16
 _METRIC = "accuracy"
 _MOST_NAMED = 6
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A place on an axis, in pixels or per cent, and what stands there."""
-
-    at: float
-    text: str
 
 
 @dataclass(frozen=True)
