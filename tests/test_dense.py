@@ -231,6 +231,7 @@ class TestModule:
             ({"class_counts": [3, -1]}, "not negative"),
             ({"class_counts": [[1, 2], [3, 4]]}, r"one number per class, but has shape \[2, 2\]"),
             ({"class_counts": []}, r"one number per class, but has shape \[0\]"),
+            ({"class_counts": [0, 0]}, "all 0, which leaves nothing to align"),
             ({"reduction": "avg"}, "unknown reduction 'avg'"),
             ({"strength": -1}, "strength must be a number from 0 up, but is -1"),
             ({"power": "x"}, "power must be a number from 0 up, but is 'x'"),

@@ -26,7 +26,7 @@ from fedga.loss_checks import (
     check_some,
     check_tensors,
     checked_counts,
-    counts_to_keep,
+    counts_to_align,
     is_at_hand,
     of_target,
 )
@@ -207,11 +207,7 @@ class GALoss(nn.Module):
             raise unknown_name("variant", variant, get_args(Variant))
         check_factor("strength", strength)
         check_factor("power", power)
-        counts = None if class_counts is None else counts_to_keep(class_counts)
-        if counts is not None:
-            if counts.ndim != 1 or len(counts) == 0:
-                raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
-            check_some(counts)
+        counts = None if class_counts is None else counts_to_align(class_counts)
         self.register_buffer("class_counts", counts, persistent=False)
         self.strength = strength
         self.reduction: Reduction = reduction

@@ -24,7 +24,7 @@ from fedga.calibration import (
     result_dtype,
 )
 from fedga.errors import FedGAError, unknown_name
-from fedga.loss_checks import check_factor, check_tensors, counts_to_keep, of_target
+from fedga.loss_checks import check_factor, check_tensors, counts_to_align, counts_to_keep, of_target
 
 
 def dense_ga_loss(
@@ -90,9 +90,7 @@ class DenseGALoss(nn.Module):
         super().__init__()
         if reduction not in get_args(Reduction):
             raise unknown_name("reduction", reduction, get_args(Reduction))
-        counts = None if class_counts is None else counts_to_keep(class_counts)
-        if counts is not None and (counts.ndim != 1 or len(counts) == 0):
-            raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
+        counts = None if class_counts is None else counts_to_align(class_counts)
         check_factor("strength", strength)
         check_factor("power", power)
         self.register_buffer("class_counts", counts, persistent=False)

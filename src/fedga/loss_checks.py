@@ -37,6 +37,21 @@ def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
     return counts.long() if torch.equal(counts, counts.round()) else counts
 
 
+def counts_per_class(class_counts: Tensor | Sequence[Any]) -> Tensor:
+    """`counts_to_keep` of one number per class: [classes]."""
+    counts = counts_to_keep(class_counts)
+    if counts.ndim != 1 or len(counts) == 0:
+        raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
+    return counts
+
+
+def counts_to_align(class_counts: Tensor | Sequence[Any]) -> Tensor:
+    """`counts_per_class`, of which some are not 0."""
+    counts = counts_per_class(class_counts)
+    check_some(counts)
+    return counts
+
+
 def _too_many() -> FedGAError:
     return FedGAError(
         "class_counts must be at most 10**18, but one is more: divide all by the same number, only their ratios matter"

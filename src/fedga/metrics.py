@@ -19,7 +19,7 @@ from fedga.asymmetry import asymmetry_from_means, check_probabilities, forgettin
 from fedga.dense import kept_targets
 from fedga.errors import FedGAError, a_or_an, needs_extra
 from fedga.experiments.kinds import Number
-from fedga.loss_checks import counts_to_keep
+from fedga.loss_checks import counts_per_class
 
 try:
     from torchmetrics import Metric
@@ -168,9 +168,7 @@ class ClassForgetting(Metric):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        counts = counts_to_keep(class_counts)
-        if counts.ndim != 1 or len(counts) == 0:
-            raise FedGAError(f"class_counts must be one number per class, but has shape {list(counts.shape)}")
+        counts = counts_per_class(class_counts)
         self.register_buffer("class_counts", counts, persistent=False)
         self.num_classes = len(counts)
         self.ignore_index = ignore_index

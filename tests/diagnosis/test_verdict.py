@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
+from fedga import asymmetry
 from fedga.diagnosis import diagnose
 from fedga.diagnosis.build import _facts
 from fedga.diagnosis.picture import class_picture
-from fedga.diagnosis.verdict import FORGOTTEN
+from fedga.diagnosis.verdict import FORGOTTEN, class_kinds
 
 
 def two_classes(missed: float, false_alarm: float, ill: int, healthy: int = 2000) -> tuple[np.ndarray, np.ndarray]:
@@ -87,6 +88,13 @@ def test_two_samples_without_an_error_are_no_no() -> None:
     found = diagnose(probs, np.repeat([0, 1, 2], [50, 50, 2]), class_names=["a", "b", "c"])
     assert found.headline.startswith("Cannot tell: only 2 samples of the rare class “c” are too few")
     assert found.verdict.findings[0] == "“c” is never missed, and nothing else is mistaken for it."
+
+
+@pytest.mark.parametrize("counts", [[90, 10, 0], [5, 5, 5], [[1, 2, 3], [0, 0, 7]], [0.5, 0.5, 8]])
+def test_kinds_of_classes_are_those_of_the_library(counts: list[float]) -> None:
+    _, *expected = asymmetry.class_kinds(torch.tensor(counts))
+    for found, kind in zip(class_kinds(np.array(counts)), expected, strict=True):
+        np.testing.assert_array_equal(found, kind)
 
 
 def test_few_samples_conclude_nothing() -> None:

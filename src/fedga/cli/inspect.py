@@ -109,15 +109,12 @@ def evaluate_model(
     where = choose_device(device)
     saved = load_model(model)
     spec = saved.spec
-    own = dataset is None or dataset == spec.dataset
-    data = load_dataset(
-        dataset or spec.dataset,
-        data_dir=data_dir,
-        label_column=label_column or (spec.label_column if own else None),
-        client_column=client_column or (spec.client_column if own else None),
-    )
+    asked = label_column, client_column
+    if saved.was_trained_on(dataset):
+        asked = saved.columns(*asked)
+    data = load_dataset(dataset or spec.dataset, data_dir=data_dir, label_column=asked[0], client_column=asked[1])
     saved.check_fits(data, model.name)
-    if dataset is None and {label_column, client_column} <= {None, spec.label_column, spec.client_column}:
+    if dataset is None and asked == saved.columns():
         saved.check_trained_on(data, model.name)
     if data.class_names != saved.class_names:
         say(f"the classes of {data.name} have other names than those of {spec.dataset}: taken in the order they stand")

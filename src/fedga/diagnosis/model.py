@@ -43,11 +43,10 @@ def diagnose_model(
     """
     saved = load_model(path)
     predictor = _Predictor(saved, device, progress)
-    if options.dataset is None or _is_own(options, saved):
+    if saved.was_trained_on(options.dataset):
         trained = _dataset(saved, options)
         saved.check_fits(trained, path.name)
-        columns = options.label_column or saved.spec.label_column, options.client_column or saved.spec.client_column
-        other_columns = columns != (saved.spec.label_column, saved.spec.client_column)
+        other_columns = saved.columns(options.label_column, options.client_column) != saved.columns()
         if options.dataset is None and not other_columns:
             saved.check_trained_on(trained, path.name)
         if other_columns or trained.fingerprint == saved.fingerprint:
@@ -143,14 +142,6 @@ class _Predictor:
             yield self._model(self._pixels.apply(chosen)).double().softmax(1).cpu().numpy()
 
 
-def _is_own(options: DataOptions, saved: SavedModel) -> bool:
-    """Whether the data named are those the model was trained on, under this or another spelling of the path."""
-    given, own = options.dataset or "", saved.spec.dataset
-    if given == own:
-        return True
-    return Path(given).exists() and Path(own).exists() and Path(given).samefile(own)
-
-
 def _dataset(saved: SavedModel, options: DataOptions) -> Dataset:
     spec = saved.spec
     if spec.dataset.startswith(SITES):
@@ -158,7 +149,7 @@ def _dataset(saved: SavedModel, options: DataOptions) -> Dataset:
             f"the samples of {spec.dataset.removeprefix(SITES)} lie at its sites: give some of them with --dataset, or "
             "diagnose each site's predictions"
         )
-    label, client = options.label_column or spec.label_column, options.client_column or spec.client_column
+    label, client = saved.columns(options.label_column, options.client_column)
     return load_dataset(spec.dataset, data_dir=options.data_dir, label_column=label, client_column=client)
 
 

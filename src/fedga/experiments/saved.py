@@ -19,6 +19,7 @@ from fedga.simulation.device_data import Pixels
 from fedga.simulation.stacked import float_buffers, trained_parameters
 
 FORMAT = "fedga-model-1"
+Columns = tuple[str | None, str | None]  # of labels and of clients
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,17 @@ class SavedModel:
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...]  # the columns of a table, else none
     fingerprint: str  # of the data it was trained on
+
+    def was_trained_on(self, dataset: str | None) -> bool:
+        """Whether this is the name of its own data, or another spelling of their path; None names no others."""
+        own = self.spec.dataset
+        if dataset is None or dataset == own:
+            return True
+        return Path(dataset).exists() and Path(own).exists() and Path(dataset).samefile(own)
+
+    def columns(self, label_column: str | None = None, client_column: str | None = None) -> Columns:
+        """Columns of labels and clients of its own data: those asked for, else those of the run."""
+        return label_column or self.spec.label_column, client_column or self.spec.client_column
 
     def check_fits(self, data: Dataset, called: str) -> None:
         """Refuse data that the network cannot read; ``called`` is the name of its file."""
