@@ -300,6 +300,7 @@ def main(page: str, folder: str | None = None) -> None:
     resolved = Path(page).resolve()
     os.chdir(where)
     sys.path[0] = ""  # the reader's folder, not that of this file
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would ours
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.alarm(PAGE_S)
     try:
