@@ -27,6 +27,16 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedGAError:
     return FedGAError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known)})")
 
 
+def quoted(text: object, most: int = 80) -> str:
+    """A text that somebody else wrote, as a sentence may show it: in quotation marks, cut, nothing but plain letters.
+
+    >>> print(quoted(chr(27) + "[31m alert"), quoted("a" * 100, most=5))
+    '\\x1b[31m alert' 'aaaaa…'
+    """
+    whole = str(text)
+    return repr(whole[:most] + "…" * (len(whole) > most))
+
+
 def a_or_an(found: object) -> str:
     """The type of a value as a sentence says it.
 

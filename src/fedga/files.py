@@ -1,10 +1,23 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and files of others that are opened only if they are files."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import BinaryIO
+
+from fedga.errors import FedGAError
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def write_whole(path: Path, content: str | bytes) -> Path:
@@ -21,3 +34,34 @@ def write_whole(path: Path, content: str | bytes) -> Path:
     finally:
         partial.unlink(missing_ok=True)
     return path
+
+
+def require_regular(path: Path | str, *, links: bool = True) -> os.stat_result:
+    """Refuse a pipe, a device, a socket or a folder in the place of a file, before anybody waits for its end.
+
+    Libraries that open a path themselves are given it after this. ``links=False`` refuses links as well, where the
+    content would be copied to somebody else. A path where nothing is raises ``FileNotFoundError``.
+    """
+    status = os.stat(path, follow_symlinks=links)
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_a_file(path, status.st_mode)
+    return status
+
+
+def open_regular(path: Path | str) -> BinaryIO:
+    """A file to read bytes from; unlike ``open``, it never waits at a pipe and never reads a device without end."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _not_a_file(path, status.st_mode)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _not_a_file(path: Path | str, mode: int) -> FedGAError:
+    kind = next((name for is_such, name in _KINDS if is_such(mode)), "not a file")
+    return FedGAError(f"{path} is {kind}, where a plain file is expected: put a copy of the file there")

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.own_files import make_importable, run_file, source_digest
 from fedga.tracing import told
 
@@ -140,6 +140,23 @@ def unknown(kind: str, name: str, known: Collection[str]) -> FedGAError:
     error = unknown_name(KINDS[kind], name, known)
     nowhere = f"; one of your own is not looked for: no {FILE_NAME} in {Path.cwd()} or above, and {VARIABLE} is not set"
     return error if project_file() else FedGAError(f"{error}{nowhere}")
+
+
+def received_part(kind: str, name: str, built_in: Collection[str], where: str, flag: str) -> Part | None:
+    """What a name means that stands in a file or message of somebody else: one of ours (None), or of the project file.
+
+    Nothing else is looked up, let alone imported: what is received never chooses the code that runs. ``where`` it
+    stands and the ``flag`` by which the user can name it herself are for the error.
+    """
+    if name in built_in:
+        return None
+    mine = parts(kind, built_in, installed=False)
+    if name in mine:
+        return mine[name]
+    raise FedGAError(
+        f"{where} names the {KINDS[kind]} {quoted(name)}, which is none of fedga's own, and nothing that it names is "
+        f"run: {flag}"
+    )
 
 
 def shadows(part: Part, built_in: str) -> FedGAError:
