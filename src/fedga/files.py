@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
+import time
 from pathlib import Path
 from typing import BinaryIO
 
 from fedga.errors import FedGAError
+from fedga.owner import Owner
+
+_PARTIAL = re.compile(r"\..*\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]{8}\.tmp", re.DOTALL)
+_ORPHAN_AGE_S = 86_400.0  # a stray file of a process that cannot be looked at is left alone for this long
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -26,7 +32,7 @@ def write_whole(path: Path, content: str | bytes) -> Path:
     It is written under a name of this process beside its place, and then moved there: whoever is killed on the way
     leaves the file that was there before. An ``OSError`` is the caller's to put into words.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    partial = path.with_name(f".{path.name[:100]}.{Owner.this_process()}.{secrets.token_hex(4)}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
@@ -34,6 +40,26 @@ def write_whole(path: Path, content: str | bytes) -> Path:
     finally:
         partial.unlink(missing_ok=True)
     return path
+
+
+def leftovers(folder: Path, names: re.Pattern[str] = _PARTIAL) -> list[Path]:
+    """Files in a folder whose writer is gone: half-written ones of `write_whole`, or others whose ``names`` tell it."""
+    if not folder.is_dir():
+        return []
+    return [path for path in sorted(folder.iterdir()) if _is_leftover(path, names)]
+
+
+def _is_leftover(path: Path, names: re.Pattern[str]) -> bool:
+    match = names.fullmatch(path.name)
+    if match is None:
+        return False  # not ours
+    alive = Owner.parse(match["owner"]).alive()
+    if alive is not None:
+        return not alive
+    try:
+        return time.time() - path.stat().st_mtime > _ORPHAN_AGE_S
+    except FileNotFoundError:
+        return False
 
 
 def require_regular(path: Path | str, *, links: bool = True) -> os.stat_result:

@@ -6,9 +6,10 @@ names another. It has a table per kind of part, of names and where each is defin
     [algorithms]
     focal = "focal.py:Focal"     # a file, relative to fedga.toml, or "package.module:Class"
 
-Code of a part is run when the part is asked for, not before; metrics are asked for by everything that trains. A project
-file, or a file it names, that belongs to another user or that everybody may write is not read, unless ``FEDGA_PROJECT``
-names that project. Who may write by group, or write what such a file imports, is not looked at.
+Code of a part is run when the part is asked for, not before; metrics are asked for by everything that trains or
+evaluates. What a received file or message names is looked up in the project file and nowhere else (`received_part`).
+A project file, or a file it names, that belongs to another user or that everybody may write is not read, unless
+``FEDGA_PROJECT`` names that project. Who may write by group, or write what such a file imports, is not looked at.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ class Part:
         return self._imported(lambda: importlib.import_module(module))
 
     def _imported(self, action: Any) -> Any:
-        if self.folder:
-            make_importable(self.folder)
+        if self.folder or self.reference == self.name:  # typed as package.module:Class: it may lie where the user works
+            make_importable(self.folder or Path.cwd())
         try:
             return action()
         except (Exception, SystemExit) as error:

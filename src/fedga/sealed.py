@@ -85,7 +85,7 @@ def _verified(path: Path) -> dict[str, str]:
         metadata = _metadata(path, header)
         digest = metadata.get(DIGEST)
         if (digest is not None) != (_SIGN.items() <= metadata.items()):
-            raise DamagedError(f"{path} is damaged: the digest of its content cannot be found")
+            raise DamagedError(f"{path} is damaged (the digest of its content cannot be found)")
         if digest is None:
             return metadata
         hashed = hashlib.sha256(length)
@@ -93,7 +93,7 @@ def _verified(path: Path) -> dict[str, str]:
         while block := file.read(_BLOCK):
             hashed.update(block)
         if hashed.hexdigest() != digest:
-            raise DamagedError(f"{path} is damaged: its content has not the digest that it carries")
+            raise DamagedError(f"{path} is damaged (its content does not match its digest)")
     return metadata
 
 
@@ -110,9 +110,9 @@ def _metadata(path: Path, header: bytes) -> dict[str, str]:
     try:
         found = json.loads(header).get("__metadata__", {})
     except (ValueError, AttributeError, RecursionError):
-        raise DamagedError(f"{path} is not a whole safetensors file: its header cannot be read") from None
+        raise DamagedError(f"{path} is not a whole safetensors file (its header cannot be read)") from None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise DamagedError(f"{path} is not a whole safetensors file: its description is not text")
+        raise DamagedError(f"{path} is not a whole safetensors file (its description is not text)")
     return found
 
 

@@ -191,8 +191,8 @@ def own_model() -> Path:
 
 
 def test_a_model_on_the_data_it_was_trained_on(own_model: Path) -> None:
-    printed = json.loads(done("diagnose --format json --out page.html", own_model).out)
-    evaluated = json.loads(done("evaluate --format json", own_model).out)
+    printed = json.loads(done("diagnose --format json --out page.html --dataset patients.csv", own_model).out)
+    evaluated = json.loads(done("evaluate --format json --dataset patients.csv", own_model).out)
     assert printed["ea_ratio"] == pytest.approx(evaluated["ea_ratio"], rel=1e-4)
     assert printed["accuracy"] == pytest.approx(evaluated["accuracy"])
     assert [row["site"] for row in printed["sites"]] == ["Aarhus", "Basel", "Cork"]
@@ -209,36 +209,36 @@ def test_a_model_on_the_data_it_was_trained_on(own_model: Path) -> None:
 
 
 def test_a_model_on_other_data(own_model: Path) -> None:
+    """Those it was trained on lie at a path that its file names, which is not opened."""
     patients(Path("others.csv"), seed=1)
-    command = "diagnose --format json --no-page --dataset others.csv --label-column diagnosis --client-column hospital"
-    printed = json.loads(done(command, own_model).out)
-    assert printed["samples"] == 600  # none of which it was trained on
-    assert "held by the clients of the run on patients" in printed["training_counts"]
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (Path.unlink, "since patients.csv does not exist"),
-        (lambda path: path.write_text("\n"), "since patients.csv is empty"),
-        (
-            lambda path: path.write_text(path.read_text().replace("ill", "sick")),
-            "has other classes now (healthy, sick)",
-        ),
-    ],
-)
-def test_other_data_are_not_said_to_be_trained_on(
-    own_model: Path, damage: Callable[[Path], object], reason: str
-) -> None:
-    patients(Path("others.csv"), seed=1)
-    damage(Path("patients.csv"))
     command = "diagnose --format json --no-page --dataset others.csv --label-column diagnosis --client-column hospital"
     printed = json.loads(done(command, own_model).out)
     assert printed["samples"] == sum(row["trained_on"] for row in printed["classes"]) == 600
     assert printed["training_counts"] == "counted among the labels of others"
-    assert any(reason in note for note in printed["notes"])
+    assert any("a path that a file names is not opened." in note for note in printed["notes"])
     assert not any("trained with" in note for note in printed["notes"])
     assert [row["site"] for row in printed["sites"]] == ["Aarhus", "Basel", "Cork"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda path: path.write_text("\n"), lambda path: path.write_text(path.read_text().replace("ill", "sick"))],
+)
+def test_named_data_that_changed_are_not_said_to_be_trained_on(damage: Callable[[Path], object]) -> None:
+    """A data set of the project file may be named by a model's file; its code is the user's own."""
+    patients(Path("patients.csv"))
+    code = "from fedga.data import load_dataset\ndef load(folder):\n    return load_dataset('patients.csv', "
+    Path("wards.py").write_text(f"{code}label_column='diagnosis', client_column='hospital')\n", encoding="utf-8")
+    Path("fedga.toml").write_text('[datasets]\nwards = "wards.py:load"\n', encoding="utf-8")
+    done(f"run --dataset wards --partition natural {SMALL}")
+    [path] = Path("run/models").glob("*.safetensors")
+    patients(Path("others.csv"), seed=1)
+    command = "diagnose --format json --no-page --dataset others.csv --label-column diagnosis --client-column hospital"
+    assert "held by the clients of the run" in json.loads(done(command, path).out)["training_counts"]
+    damage(Path("patients.csv"))
+    printed = json.loads(done(command, path).out)
+    assert printed["training_counts"] == "counted among the labels of others"
+    assert any("in place of those it was trained on" in note for note in printed["notes"])
 
 
 def test_a_model_on_columns_in_another_order_or_of_other_names(own_model: Path) -> None:
@@ -263,8 +263,9 @@ def test_a_model_on_columns_in_another_order_or_of_other_names(own_model: Path) 
 def test_data_that_only_have_the_name_of_those_it_was_trained_on(own_model: Path) -> None:
     patients(Path("patients.csv"), seed=1)
     for command in ("diagnose", "evaluate"):
-        complaint = refused(command, own_model)
-        assert complaint.startswith(f"patients.csv is not what {own_model.name} was trained on, or has changed since")
+        assert "it was trained on 'patients.csv', and a path that a file names is not opened" in refused(
+            command, own_model
+        )
     command = (
         "diagnose --format json --no-page --dataset patients.csv --label-column diagnosis --client-column hospital"
     )

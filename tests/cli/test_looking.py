@@ -55,7 +55,7 @@ def test_evaluate_prints_json_for_a_class_without_test_samples() -> None:
     )
     done("run --dataset own.npz --rounds 1 --clients 2 --active 2 --algorithm fedavg --no-pictures --out results")
     [model] = Path("results/models").glob("*.safetensors")
-    found = json.loads(done("evaluate --format json", model).out, parse_constant=pytest.fail)
+    found = json.loads(done("evaluate --format json --dataset own.npz", model).out, parse_constant=pytest.fail)
     assert found["class_accuracy"]["2"] is None
     assert found["accuracy"] is not None
 

@@ -68,13 +68,6 @@ def test_failed_write_leaves_the_old_file(
     assert sorted(found.name for found in tmp_path.iterdir()) == ["one.json", "one.safetensors"]
 
 
-def test_half_a_model_of_a_killed_process_is_in_nobodys_way(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
-    path = tmp_path / "one.safetensors"
-    path.with_suffix(".unfinished").write_bytes(b"half")
-    save_model(path, SPEC, load_dataset("digits"), weights)
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["one.json", "one.safetensors"]
-
-
 def test_names_tell_runs_apart_and_suit_every_file_system(tmp_path: Path) -> None:
     specs = [
         SPEC,
@@ -119,7 +112,7 @@ def test_what_the_engine_writes_is_all_that_is_needed(model: str, tmp_path: Path
     weights = {name: value + 1 for name, value in built.state_dict().items() if name in trained}
     assert len(weights) < len(built.state_dict())
     save_model(path, spec, dataset, weights)
-    loaded = load_model(path).model.state_dict()
+    loaded = load_model(path, model).model.state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in weights.items())
 
 
@@ -129,7 +122,7 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path, weights: dict
         load_model(path)
     save_model(path, SPEC, load_dataset("digits"), weights)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(FedGAError, match="is not a whole safetensors file"):
+    with pytest.raises(FedGAError, match=r"is damaged .*: give an intact copy"):
         load_model(path)
     description = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     assert description["dataset"] == "digits"

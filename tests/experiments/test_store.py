@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedga import owner
 from fedga.errors import FedGAError
-from fedga.experiments import database, owner
+from fedga.experiments import database
 from fedga.experiments import store as store_module
 from fedga.experiments.grid import build_sweep
-from fedga.experiments.owner import Owner
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import ClientRound, Group, RoundMetrics, Store
+from fedga.owner import Owner
 from tests.patience import PATIENCE_S
 
 Specs = Callable[..., RunSpec]

@@ -53,7 +53,8 @@ while True:
 DIE_WRITING = """
 import resource, signal
 import torch
-from fedga.experiments import checkpoints, owner, sweep
+from fedga import owner
+from fedga.experiments import checkpoints, sweep
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 states = {"run": {"params": torch.zeros(10_000)}}

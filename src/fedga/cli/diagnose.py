@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("table", "json")
 _OF_PREDICTIONS = ("--site-column", "--probability-columns", "--class-counts", "--logits")
-_OF_MODELS = ("--dataset", "--client-column", "--data-dir", "--device")
+_OF_MODELS = ("--dataset", "--model", "--client-column", "--data-dir", "--device")
 _ANY = "auto"
 
 
@@ -61,6 +61,12 @@ def diagnose(
     dataset: Annotated[
         str | None, typer.Option("--dataset", help="Data for a saved model; those it was trained on if left out.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="Network of a saved model that is not ours: package.module:Class. Its code is run."
+        ),
+    ] = None,
     client_column: Annotated[
         str | None, typer.Option("--client-column", help="Column of these data that names the client.", metavar="NAME")
     ] = None,
@@ -92,6 +98,8 @@ def diagnose(
     from fedga.diagnosis.columns import Options
     from fedga.diagnosis.target import check_target
 
+    if no_page and out_file is not None:
+        raise FedGAError(f"--no-page writes no page, and --out {out_file} names one: leave one of them out")
     limit = None if fail_above is None else Number(least=1).parse("--fail-above", fail_above)
     page = out_file or Path(f"{source.stem}-diagnosis.html")
     if not no_page:
@@ -102,9 +110,9 @@ def diagnose(
             "a saved model",
             zip(_OF_PREDICTIONS, (site_column, probability_columns, class_counts, logits), strict=True),
         )
-        found = _of_model(source, (dataset, label_column, client_column, data_dir), device)
+        found = _of_model(source, (dataset, label_column, client_column, data_dir), device, model)
     else:
-        given = (dataset, client_column, data_dir, device != _ANY)
+        given = (dataset, model, client_column, data_dir, device != _ANY)
         _refuse(source, "a file of predictions", zip(_OF_MODELS, given, strict=True))
         columns = tuple(name.strip() for name in (probability_columns or "").split(",") if name.strip())
         found = _of_predictions(source, Options(label_column, site_column, columns, logits), class_counts)
@@ -136,13 +144,15 @@ def _of_predictions(source: Path, options: Options, class_counts: str | None) ->
     return diagnosis_of(predictions, source.name, counts, "as given with --class-counts")
 
 
-def _of_model(source: Path, given: tuple[str | None, str | None, str | None, Path | None], device: str) -> Diagnosis:
+def _of_model(
+    source: Path, given: tuple[str | None, str | None, str | None, Path | None], device: str, model: str | None
+) -> Diagnosis:
     from fedga.cli.progress import decoding
     from fedga.diagnosis.model import DataOptions, diagnose_model
     from fedga.experiments.prepare import choose_device
 
     with decoding() as show:
-        return diagnose_model(source, DataOptions(*given), choose_device(device), show)
+        return diagnose_model(source, DataOptions(*given), choose_device(device), show, model, say)
 
 
 def _print(found: Diagnosis, format: str) -> None:  # noqa: A002 - the flag is --format

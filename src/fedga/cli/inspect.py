@@ -13,13 +13,15 @@ import typer
 from rich.text import Text
 
 from fedga.cli.console import out, say
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.experiments.archive import opened
 from fedga.experiments.kinds import Number
 from fedga.experiments.store import Store
 from fedga.report.terminal import Column, make_table
+from fedga.spreadsheet import text_cell
 
 FORMATS = ("table", "csv", "json")
+_MOST_CLASSES = 1_000_000
 
 
 def results(
@@ -80,6 +82,14 @@ def evaluate_model(
     dataset: Annotated[
         str | None, typer.Option("--dataset", help="Data set; the one it was trained on if left out.")
     ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Network of a model that is not ours: package.module:Class. Its code is run.",
+            metavar="NAME",
+        ),
+    ] = None,
     label_column: Annotated[
         str | None, typer.Option("--label-column", help="Column that holds the class.", metavar="NAME")
     ] = None,
@@ -107,17 +117,17 @@ def evaluate_model(
     from fedga.simulation.workers import Workers
 
     where = choose_device(device)
-    saved = load_model(model)
+    saved = load_model(model, network, say)
     spec = saved.spec
     asked = label_column, client_column
-    if saved.was_trained_on(dataset):
+    if dataset is None or saved.is_own_data(dataset):
         asked = saved.columns(*asked)
-    data = load_dataset(dataset or spec.dataset, data_dir=data_dir, label_column=asked[0], client_column=asked[1])
+    data = load_dataset(dataset or saved.own_data(), data_dir=data_dir, label_column=asked[0], client_column=asked[1])
     saved.check_fits(data, model.name)
     if dataset is None and asked == saved.columns():
         saved.check_trained_on(data, model.name)
     if data.class_names != saved.class_names:
-        say(f"the classes of {data.name} have other names than those of {spec.dataset}: taken in the order they stand")
+        say(f"the classes of {data.name} have other names than those it was trained on: taken in the order they stand")
     stacked = StackedModel(saved.model).to(where)
     params, buffers = stacked.flatten(saved.model)
     evaluation = evaluate(
@@ -141,7 +151,8 @@ def evaluate_model(
         Column("metric", [Text(name) for name in values]),
         Column("value", [Text(f"{value:.4f}") for value in values.values()], "right"),
     ]
-    title = f"{spec.algorithm}, trained on {spec.dataset} for {spec.rounds} rounds, on the test split of {data.name}"
+    trained = f"{quoted(spec.algorithm)}, trained on {quoted(spec.dataset)} for {spec.rounds} rounds"
+    title = f"{trained}, on the test split of {data.name}"
     out.print(make_table(columns, title=title, width=out.width))
 
 
@@ -151,6 +162,9 @@ def _finite(value: float) -> float | None:
 
 
 def algorithms(
+    names: Annotated[
+        str | None, typer.Argument(help="Which ones, such as fedga,mine; all of fedga's if left out.", metavar="LIST")
+    ] = None,
     model: Annotated[str, typer.Option("--model", help="Network whose size the bytes are counted for.")] = "mlp",
     shape: Annotated[str, typer.Option("--shape", help="Shape of a sample, such as 3x32x32.")] = "1x28x28",
     classes: Annotated[str, typer.Option("--classes", help="Number of classes.", metavar="NUMBER")] = "10",
@@ -159,40 +173,65 @@ def algorithms(
         str | None, typer.Option("--check", help="Look for the usual mistakes of this one instead.", metavar="NAME")
     ] = None,
 ) -> None:
-    """What every algorithm, ours or your own, costs and reveals beyond plain model averaging."""
+    """What every algorithm costs and reveals beyond plain model averaging; your own by name.
+
+    The code of an algorithm of your own is run only where it is named: `fedga algorithms fedavg,mine`.
+    """
+    if check is not None:
+        _check(check, names)
+        return
     import csv
 
-    if check is not None:
-        from fedga.algorithms import make_algorithm
-        from fedga.checks import check_algorithm
-        from fedga.experiments.spec import parse_algorithm
-
-        name, options = parse_algorithm(check)
-        for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
-            print(line)
-        return
-
-    from fedga.experiments.prepare import fitting_model
+    from fedga.algorithms import algorithm_class, own_algorithms
     from fedga.report.tables import algorithms_rows, algorithms_table
 
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
-    if not re.fullmatch(r"[1-9]\d*([x×][1-9]\d*)*", shape.lower()):
-        raise FedGAError(f"--shape {shape!r} is not a shape: write it as 3x32x32")
-    input_shape = tuple(int(side) for side in re.findall(r"\d+", shape))
-    number = int(Number(whole=True, least=2).parse("--classes", classes) or 0)
-    parameters = sum(p.numel() for p in fitting_model(model, input_shape, number).parameters())
-    rows = algorithms_rows(parameters, number)
-    for row in rows:
-        if row["error"]:
-            say(row["error"])
+    number = int(Number(whole=True, least=2, most=_MOST_CLASSES).parse("--classes", classes) or 0)
+    parameters = _parameters(model, shape, number)
+    named = None if names is None else {name.strip(): algorithm_class(name.strip()) for name in names.split(",")}
+    if named is None and (mine := own_algorithms()):
+        say(f"your own are not run unless you name them: fedga algorithms {','.join(mine)}")
     if format == "table":
-        out.print(algorithms_table(model, parameters, number, width=out.width))
+        out.print(algorithms_table(model, parameters, number, named, width=out.width))
         return
+    rows = algorithms_rows(parameters, number, named)
     if format == "json":
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow(row | {"options": ":".join(f"{name}={value}" for name, value in row["options"].items())})
+        options = ":".join(f"{name}={value}" for name, value in row["options"].items())
+        writer.writerow({name: text_cell(value) for name, value in (row | {"options": options}).items()})
+
+
+def _check(algorithm: str, names: str | None) -> None:
+    from fedga.algorithms import make_algorithm
+    from fedga.checks import check_algorithm
+    from fedga.experiments.spec import parse_algorithm
+
+    if names is not None:
+        raise FedGAError(f"--check {algorithm} looks at that one alone: leave out {quoted(names)}")
+    name, options = parse_algorithm(algorithm)
+    for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
+        print(line)
+
+
+def _parameters(model: str, shape: str, classes: int) -> int:
+    """How many a network has; one of ours is not made for that, however large."""
+    import torch
+
+    from fedga.experiments.prepare import fitting_model
+    from fedga.models import MODELS
+
+    if not re.fullmatch(r"[1-9]\d{0,5}([x×][1-9]\d{0,5}){0,2}", shape.lower()):
+        raise FedGAError(
+            f"--shape {shape!r} is not the shape of a sample: write channels, height and width as 3x32x32, or the "
+            "number of features of a table"
+        )
+    input_shape = tuple(int(side) for side in re.findall(r"\d+", shape))
+    if model not in MODELS:
+        return sum(p.numel() for p in fitting_model(model, input_shape, classes).parameters())
+    with torch.device("meta"):
+        return sum(p.numel() for p in fitting_model(model, input_shape, classes).parameters())

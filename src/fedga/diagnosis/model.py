@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import errors_of
 from fedga.diagnosis.tally import MOST_CELLS, ROWS_AT_ONCE, Predictions
 from fedga.diagnosis.vocabulary import few_of
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
 from fedga.experiments.prepare import dealt_out
 from fedga.experiments.saved import SavedModel, load_model
 from fedga.experiments.spec import SITES
@@ -34,29 +34,40 @@ class DataOptions:
 
 
 def diagnose_model(
-    path: Path, options: DataOptions, device: torch.device, progress: Progress | None = None
+    path: Path,
+    options: DataOptions,
+    device: torch.device,
+    progress: Progress | None = None,
+    model: str | None = None,
+    notice: Callable[[str], None] = lambda text: None,
 ) -> Diagnosis:
-    """Diagnose a model from the folder ``models`` of a run.
+    """Diagnose a model from the folder ``models`` of a run; ``model`` and ``notice`` are those of `load_model`.
 
     On the data it was trained on, classes are measured on the test split, which no client has, and sites on the samples
     that each of them trained with. Other data are measured as a whole, by their client column if they have one.
     """
-    saved = load_model(path)
+    saved = load_model(path, model, notice)
     predictor = _Predictor(saved, device, progress)
-    if saved.was_trained_on(options.dataset):
-        trained = _dataset(saved, options)
+    if options.dataset is None or saved.is_own_data(options.dataset):
+        name = options.dataset or saved.own_data()
+        columns = saved.columns(options.label_column, options.client_column)
+        trained = _load(name, options.data_dir, *columns)
         saved.check_fits(trained, path.name)
-        other_columns = saved.columns(options.label_column, options.client_column) != saved.columns()
+        other_columns = columns != saved.columns()
         if options.dataset is None and not other_columns:
             saved.check_trained_on(trained, path.name)
         if other_columns or trained.fingerprint == saved.fingerprint:
             return _on_own_data(path, predictor, trained, saved)
-    given = _load(options.dataset or "", options)
+    assert options.dataset is not None  # else it is refused, or its own
+    given = _load(options.dataset, options.data_dir, options.label_column, options.client_column)
     saved.check_fits(given, path.name)
+    if given.fingerprint == saved.fingerprint:
+        return _on_own_data(path, predictor, given, saved)
     try:
         trained_on = _federation(_original(saved, options), saved)
     except FedGAError as error:
-        note = f"They are counted in place of those it was trained on, since {error}."
+        reason = str(error).partition(":")[0]  # without what to do, of a thing that need not be done
+        note = f"They are counted in place of those it was trained on, since {reason}."
         return _on_other_data(path, predictor, given, None, note)
     return _on_other_data(path, predictor, given, trained_on)
 
@@ -88,7 +99,7 @@ def _on_other_data(
     inputs = np.concatenate([given.train_inputs, given.test_inputs])
     targets = np.concatenate([given.train_targets, given.test_targets])
     overall = predictor.tally(given, inputs, targets)
-    own = predictor.saved.spec.dataset.removeprefix(SITES) if trained_on is None else trained_on.dataset.name
+    own = quoted(predictor.saved.spec.dataset.removeprefix(SITES)) if trained_on is None else trained_on.dataset.name
     notes = [
         f"All samples of {given.name} are measured: the model was trained on {own}.",
         *more_notes,
@@ -142,22 +153,9 @@ class _Predictor:
             yield self._model(self._pixels.apply(chosen)).double().softmax(1).cpu().numpy()
 
 
-def _dataset(saved: SavedModel, options: DataOptions) -> Dataset:
-    spec = saved.spec
-    if spec.dataset.startswith(SITES):
-        raise FedGAError(
-            f"the samples of {spec.dataset.removeprefix(SITES)} lie at its sites: give some of them with --dataset, or "
-            "diagnose each site's predictions"
-        )
-    label, client = saved.columns(options.label_column, options.client_column)
-    return load_dataset(spec.dataset, data_dir=options.data_dir, label_column=label, client_column=client)
-
-
 def _original(saved: SavedModel, options: DataOptions) -> Dataset:
     """The data the model was trained on, refused unless they are here and still fit it."""
-    if saved.spec.dataset.startswith(SITES):
-        raise FedGAError(f"the samples of {saved.spec.dataset.removeprefix(SITES)} lie at its sites")
-    found = _dataset(saved, DataOptions(data_dir=options.data_dir))
+    found = _load(saved.own_data(), options.data_dir, *saved.columns())
     if found.fingerprint != saved.fingerprint:
         raise FedGAError(f"{saved.spec.dataset} has changed since")
     if found.class_names != saved.class_names:
@@ -165,13 +163,8 @@ def _original(saved: SavedModel, options: DataOptions) -> Dataset:
     return found
 
 
-def _load(dataset: str, options: DataOptions) -> Dataset:
-    return load_dataset(
-        dataset,
-        data_dir=options.data_dir,
-        label_column=options.label_column,
-        client_column=options.client_column,
-    )
+def _load(dataset: str, data_dir: Path | None, label_column: str | None, client_column: str | None) -> Dataset:
+    return load_dataset(dataset, data_dir=data_dir, label_column=label_column, client_column=client_column)
 
 
 def _federation(data: Dataset, saved: SavedModel) -> Federation:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedga.experiments.owner import Owner
+from fedga.files import leftovers
+from fedga.owner import Owner
 
 _NAME = re.compile(r"(?:tmp-)?group-\d+\.round-\d+\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]+\.safetensors")
-_ORPHAN_AGE_S = 86_400.0  # a stray file of a process that cannot be looked at is left alone for this long
 
 
 def write_checkpoint(
@@ -47,22 +46,7 @@ def find_strays(folder: Path) -> list[Path]:
 
     Ask the results file which are current *after* this: a writer found gone here can no longer change the answer.
     """
-    if not folder.is_dir():
-        return []
-    return [path for path in sorted(folder.iterdir()) if _writer_is_gone(path)]
-
-
-def _writer_is_gone(path: Path) -> bool:
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        return False  # not ours
-    alive = Owner.parse(match["owner"]).alive()
-    if alive is not None:
-        return not alive
-    try:
-        return time.time() - path.stat().st_mtime > _ORPHAN_AGE_S
-    except FileNotFoundError:
-        return False
+    return leftovers(folder, _NAME)
 
 
 def _make_durable(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from fedga.experiments.records import Partition
 from fedga.experiments.spec import RunSpec
 from fedga.models import build_model, own_model
 from fedga.simulation.lanes import Lane
-from fedga.simulation.metrics import own_metrics
+from fedga.simulation.metrics import Metric, own_metrics
 from fedga.simulation.stacked import StackedModel
 
 Made = TypeVar("Made")
@@ -43,6 +44,8 @@ def choose_device(name: str) -> torch.device:
         raise FedGAError(f"--device {name} is not a device: give auto, cpu, cuda or cuda:1") from None
     if device.type not in ("cpu", "cuda"):
         raise FedGAError(f"--device {name} is not supported: give auto, cpu, cuda or cuda:1")
+    if device.type == "cpu" and device.index:
+        raise FedGAError(f"--device {name} is not there, the processor is one device: give --device cpu")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise FedGAError(f"--device {name} was asked for and PyTorch finds no CUDA device here: give --device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -71,13 +74,19 @@ class Preparation:
         self._data_dir, self._progress = data_dir, progress
         self._datasets: dict[tuple[Any, ...], Dataset] = {}
         self._federations: dict[tuple[Any, ...], Federation] = {}
-        self.metrics = own_metrics()
+        if specs:
+            _ = self.metrics  # tried before anything runs
         for spec in specs:
             make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
         for spec in {(s.dataset, s.model, s.norm): s for s in specs}.values():
             self._check_model(spec)
         for spec in specs:
             self.federation(spec)
+
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """Those of the user's own, whose code is run where something is trained and nowhere else."""
+        return own_metrics()
 
     def dataset(self, spec: RunSpec) -> Dataset:
         key = (spec.dataset, spec.label_column, spec.client_column)

@@ -1,24 +1,37 @@
-"""Trained models on disk: a safetensors file that carries its own description."""
+"""Trained models on disk: a safetensors file that carries its own description, and a digest of all of it.
+
+A model file may come from anybody. Its text names networks and data sets of ours, or those of the user's own project
+file; it never chooses a module to import, a function to call or a path to open.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedga import own
 from fedga.data import Dataset
 from fedga.data.assemble import listed
-from fedga.errors import FedGAError
+from fedga.data.catalog import find_source
+from fedga.errors import FedGAError, quoted
 from fedga.experiments.prepare import fitting_model
-from fedga.experiments.spec import RunSpec
+from fedga.experiments.spec import SITES, RunSpec
 from fedga.files import write_whole
+from fedga.models import MODELS, build_model
+from fedga.sealed import DamagedError, seal, unseal
 from fedga.simulation.device_data import Pixels
 from fedga.simulation.stacked import float_buffers, trained_parameters
 
 FORMAT = "fedga-model-1"
+_MOST_AXES, _MOST_VALUES = 4, 1 << 28  # of a sample
 Columns = tuple[str | None, str | None]  # of labels and of clients
 
 
@@ -34,12 +47,23 @@ class SavedModel:
     feature_names: tuple[str, ...]  # the columns of a table, else none
     fingerprint: str  # of the data it was trained on
 
-    def was_trained_on(self, dataset: str | None) -> bool:
-        """Whether this is the name of its own data, or another spelling of their path; None names no others."""
-        own = self.spec.dataset
-        if dataset is None or dataset == own:
-            return True
-        return Path(dataset).exists() and Path(own).exists() and Path(dataset).samefile(own)
+    def own_data(self) -> str:
+        """The name of the data it was trained on, for `load_dataset`; a path that stands in the file is not opened."""
+        name = self.spec.dataset
+        if name.startswith(SITES):
+            raise FedGAError(
+                f"the samples of {quoted(name.removeprefix(SITES))} lie at its sites: give some of them with --dataset"
+            )
+        if find_source(name) is None and name not in own.parts("datasets", installed=False):
+            raise FedGAError(
+                f"it was trained on {quoted(name)}, and a path that a file names is not opened: give the data with "
+                "--dataset"
+            )
+        return name
+
+    def is_own_data(self, dataset: str) -> bool:
+        """Whether the user names the data it was trained on, or their path in another spelling."""
+        return dataset == self.spec.dataset or os.path.abspath(dataset) == os.path.abspath(self.spec.dataset)
 
     def columns(self, label_column: str | None = None, client_column: str | None = None) -> Columns:
         """Columns of labels and clients of its own data: those asked for, else those of the run."""
@@ -64,8 +88,8 @@ class SavedModel:
         """Refuse data that are found under the name of those it was trained on, and are others."""
         if data.fingerprint != self.fingerprint:
             raise FedGAError(
-                f"{self.spec.dataset} is not what {called} was trained on, or has changed since: name the data to use "
-                "with --dataset"
+                f"{quoted(self.spec.dataset)} is not what {called} was trained on, or has changed since: name the data "
+                "to use with --dataset"
             )
 
 
@@ -81,8 +105,6 @@ def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
 
 def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor]) -> None:
     """Write weights and description in one step: a reader never sees half a file."""
-    from safetensors.torch import save
-
     pixels = Pixels.of(dataset, spec.standardize)
     description = {
         "format": FORMAT,
@@ -94,51 +116,147 @@ def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, T
         "pixel_scale": json.dumps(pixels.scale.tolist()),
         "pixel_shift": json.dumps(pixels.shift.tolist()),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")  # a killed process leaves one behind, the next one writes it again
-    try:
-        # Bytes through Python: the library's own writer makes files that nobody else may read.
-        unfinished.write_bytes(save({name: tensor.contiguous() for name, tensor in weights.items()}, description))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, seal(weights, description))
     write_whole(path.with_suffix(".json"), json.dumps(json.loads(spec.to_json()), indent=2) + "\n")
 
 
-def load_model(path: Path) -> SavedModel:
-    """Read a model that `save_model` wrote."""
-    from safetensors import SafetensorError, safe_open
+def load_model(path: Path, model: str | None = None, notice: Callable[[str], None] = lambda text: None) -> SavedModel:
+    """Read a model that `save_model` wrote.
 
-    if not path.is_file():
-        raise FedGAError(f"there is no model file {path}: give a .safetensors file from the folder models of a run")
+    ``model`` is the network that the user names herself, where the file names one that is neither ours nor in her
+    project file: what a file says is never imported. ``notice`` is told which code of the user's own is run, and of a
+    file without a digest.
+    """
     try:
-        with safe_open(path, "pt") as file:
-            description = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
-        raise FedGAError(f"{path} is not a whole safetensors file ({error}): give an intact copy") from error
-    if description.get("format") != FORMAT:
-        raise FedGAError(f"{path} was not written by fedga: give a model from the folder models of a run")
-    try:
-        spec = RunSpec.from_json(description["spec"])
-        input_shape = tuple(json.loads(description["input_shape"]))
-        class_names, feature_names = (tuple(json.loads(description[name])) for name in ("class_names", "feature_names"))
-        fingerprint = description["fingerprint"]
-        scale, shift = (torch.tensor(json.loads(description[name])) for name in ("pixel_scale", "pixel_shift"))
-    except (KeyError, TypeError, ValueError) as error:
+        file = unseal(path)
+    except FileNotFoundError:
         raise FedGAError(
-            f"{path} describes its run in a way this version cannot read ({error}): was it written by a newer fedga?"
-        ) from error
-    model = fitting_model(spec.model, input_shape, len(class_names), norm=spec.norm)
+            f"there is no model file {path}: give a .safetensors file from the folder models of a run"
+        ) from None
+    except DamagedError as error:
+        raise FedGAError(f"{error}: give an intact copy, or train it again") from error
+    except OSError as error:
+        raise FedGAError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
+    if file.metadata.get("format") != FORMAT:
+        raise FedGAError(f"{path} was not written by fedga: give a model from the folder models of a run")
+    if not file.has_digest:
+        notice(f"{path.name} is without digests, as fedga 0.1 wrote it: whether it is damaged cannot be told")
+    description = _Description.read(path, file.metadata)
+    network = _network(path, description, model, file.tensors, notice)
+    return SavedModel(
+        description.spec,
+        network,
+        Pixels(description.scale, description.shift),
+        description.input_shape,
+        description.class_names,
+        description.feature_names,
+        description.fingerprint,
+    )
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What a file says of its model, once it is of the right kinds and sizes."""
+
+    spec: RunSpec
+    input_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    fingerprint: str
+    scale: Tensor
+    shift: Tensor
+
+    @classmethod
+    def read(cls, path: Path, metadata: Mapping[str, str]) -> _Description:
+        try:
+            shape = _listed(metadata, "input_shape", int)
+            if not 1 <= len(shape) <= _MOST_AXES or min(shape) < 1 or prod(shape) > _MOST_VALUES:
+                raise ValueError(f"its input_shape is {quoted(list(shape))}")
+            scale, shift = (torch.tensor(_listed(metadata, f"pixel_{name}", float)) for name in ("scale", "shift"))
+            if not scale.shape == shift.shape == (shape[0],) or not (scale.isfinite() & shift.isfinite()).all():
+                raise ValueError("its scaling of samples does not fit their shape")
+            names, features = (_listed(metadata, name, str) for name in ("class_names", "feature_names"))
+            return cls(
+                RunSpec.from_json(metadata["spec"]), shape, names, features, metadata["fingerprint"], scale, shift
+            )
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise FedGAError(
+                f"{path} describes its run in a way this version cannot read ({_reason(error)}): was it written by a "
+                "newer fedga?"
+            ) from error
+
+
+def _listed(metadata: Mapping[str, str], name: str, kind: type) -> tuple[Any, ...]:
+    found = json.loads(metadata[name])
+    wanted = (int, float) if kind is float else (kind,)
+    if not isinstance(found, list) or any(type(value) not in wanted for value in found):
+        raise TypeError(f"its {name} is not a list of {kind.__name__}")
+    return tuple(found)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "its brackets are nested too deeply"
+    return f"it has no {error.args[0]}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]
+
+
+def _network(
+    path: Path,
+    description: _Description,
+    given: str | None,
+    weights: dict[str, Tensor],
+    notice: Callable[[str], None],
+) -> nn.Module:
+    """The network with its weights; one that is not ours is made only where the user says so."""
+    spec, classes = description.spec, len(description.class_names)
+    name = given or spec.model
+    if given is None:
+        cure = "give --model package.module:Class yourself if you trust that code, or name it in your fedga.toml"
+        part = own.received_part("models", name, MODELS, str(path), cure)
+        if part is not None:
+            notice(f"running the code of {part.file} for {part}")
+    elif given not in MODELS:
+        notice(f"running the code of model {given}")
+    if name in MODELS:
+        _check_sizes(path, name, description, weights)
+        model = build_model(name, description.input_shape, classes, norm=spec.norm).eval()
+    else:
+        model = fitting_model(name, description.input_shape, classes, norm=spec.norm)
     initial = model.state_dict()
     trained = trained_parameters(model) | float_buffers(model)
-    if lost := [name for name in trained if name in initial and name not in weights]:
+    if lost := [each for each in trained if each in initial and each not in weights]:
         raise FedGAError(
-            f"{path} has no weights {', '.join(lost[:3])}, which model {spec.model} needs: give an intact copy, or the "
+            f"{path} has no weights {', '.join(lost[:3])}, which model {name} needs: give an intact copy, or the "
             "code that the model was trained with"
+        )
+    if bad := [each for each, tensor in weights.items() if not tensor.isfinite().all()]:
+        raise FedGAError(
+            f"the weights {quoted(bad[0])} in {path} are not finite numbers, so that whatever it says means nothing: "
+            "give an intact copy, or train it with a smaller --lr"
         )
     try:
         model.load_state_dict(initial | weights)  # counters and tables are in no file
     except RuntimeError as error:
-        raise FedGAError(f"the weights in {path} do not fit model {spec.model}: has its code changed since?") from error
-    return SavedModel(spec, model, Pixels(scale, shift), input_shape, class_names, feature_names, fingerprint)
+        raise FedGAError(f"the weights in {path} do not fit model {name}: has its code changed since?") from error
+    return model
+
+
+def _check_sizes(path: Path, name: str, description: _Description, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a description whose network is larger than the weights in the file, before memory is taken for it."""
+    if len(description.class_names) < 2:
+        raise FedGAError(f"{path} tells fewer than two classes apart: give an intact copy")
+    try:
+        with torch.device("meta"):
+            shapes = build_model(
+                name, description.input_shape, len(description.class_names), norm=description.spec.norm
+            )
+    except Exception as error:
+        raise FedGAError(
+            f"{path} describes samples of shape {quoted(description.input_shape)}, for which there is no model {name}: "
+            "give an intact copy"
+        ) from error
+    for each, tensor in shapes.state_dict().items():
+        if each in weights and weights[each].shape != tensor.shape:
+            raise FedGAError(f"the weights in {path} do not fit model {name}: give an intact copy")
+    if lost := [each for each in trained_parameters(shapes) if each not in weights]:
+        raise FedGAError(f"{path} has no weights {', '.join(lost[:3])}, which model {name} needs: give an intact copy")

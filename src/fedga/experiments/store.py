@@ -22,11 +22,11 @@ from fedga.errors import FedGAError
 from fedga.experiments import own_metrics
 from fedga.experiments.checkpoints import find_strays, write_checkpoint
 from fedga.experiments.database import explained, open_for_reading, open_for_writing, transaction
-from fedga.experiments.owner import STALE_AFTER_S, Owner
 from fedga.experiments.records import METRICS, ClientRound, Group, Partition, RoundMetrics, Run, Summary
 from fedga.experiments.register import register_runs
 from fedga.experiments.results import ResultTable, read_runs, read_summaries, result_table, write_table
 from fedga.experiments.spec import RunSpec
+from fedga.owner import STALE_AFTER_S, Owner
 
 __all__ = ["ClientRound", "Group", "Partition", "ResultTable", "RoundMetrics", "Run", "Store", "Summary"]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from rich.text import Text
 
-from fedga.algorithms import ALGORITHMS, Algorithm, algorithm_class, own_algorithms
+from fedga.algorithms import ALGORITHMS, Algorithm, own_algorithms
 from fedga.algorithms.base import Sent
-from fedga.errors import FedGAError
 from fedga.report.series import setting_text
 from fedga.report.style import algorithm_rank
 from fedga.report.terminal import Column, TitledTable, make_table
@@ -22,32 +21,17 @@ _NOTHING = Sent("", "1").reveals  # what a message says that reveals nothing
 def algorithms_rows(
     num_parameters: int, num_classes: int, algorithms: Mapping[str, type[Algorithm]] | None = None
 ) -> list[dict[str, Any]]:
-    """One row per algorithm; ``defined_in`` is the file or module of one of the user's own.
+    """One row per algorithm, all of ours if none are given; ``defined_in`` is the file of one of the user's own.
 
-    ``error`` says what is wrong with one whose code cannot be used, and is empty for all others.
     Bytes are per round and client, beyond the model that FedAvg sends both ways. ``extra_down_bytes`` and
     ``extra_up_bytes`` concern active clients. A survey asks every client before each round: ``survey_down_bytes`` (the
     model) reach each client that is not active, whose answer is ``survey_up_bytes``.
     """
-    mine = own_algorithms()
-    known, errors = (algorithms, {}) if algorithms is not None else _usable([*ALGORITHMS, *mine])
+    known, mine = ALGORITHMS if algorithms is None else algorithms, own_algorithms()
     rows = [_row(name, known[name], num_parameters, num_classes) for name in sorted(known, key=algorithm_rank)]
-    rows += [_row(name, Algorithm, 0, 0) for name in errors]
     for row in rows:
         row["defined_in"] = mine[row["algorithm"]].origin if row["algorithm"] in mine else ""
-        row["error"] = errors.get(row["algorithm"], "")
     return rows
-
-
-def _usable(names: Iterable[str]) -> tuple[dict[str, type[Algorithm]], dict[str, str]]:
-    """The classes of these names, and what is wrong with those whose code cannot be used."""
-    known, errors = {}, {}
-    for name in names:
-        try:
-            known[name] = algorithm_class(name)
-        except FedGAError as error:
-            errors[name] = str(error)
-    return known, errors
 
 
 def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes: int) -> dict[str, Any]:
@@ -110,7 +94,7 @@ def algorithms_table(
 
 def _source(row: Mapping[str, Any]) -> str:
     """Who it is by, and of one of the user's own the file it is in."""
-    return "\n".join(filter(None, [row["citation"], row["defined_in"], "cannot be used" * bool(row["error"])]))
+    return "\n".join(filter(None, [row["citation"], row["defined_in"]]))
 
 
 def _up(row: Mapping[str, Any]) -> str:

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedga.algorithms import ALGORITHMS, Algorithm, algorithm_class
 from fedga.data.catalog import find_source
 from fedga.errors import FedGAError
 from fedga.experiments.code import stored_code
 from fedga.experiments.spec import RunSpec
+from fedga.files import require_regular
 from fedga.models import MODELS, build_model
+from fedga.own import received_part
 from fedga.report.costs import algorithms_rows, human_bytes
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.page.study import Study
@@ -56,7 +60,8 @@ def _size(study: Study, spec: RunSpec) -> tuple[int | None, int]:
     if spec.model not in MODELS or shape is None or not classes:
         return None, classes
     try:
-        model = build_model(spec.model, shape, classes, norm=spec.norm)
+        with torch.device("meta"):  # only its size is wanted, and the shape may be anything
+            model = build_model(spec.model, shape, classes, norm=spec.norm)
     except Exception:  # a shape that this network was never made for: the page does without the number
         return None, classes
     return sum(p.numel() for p in model.parameters()), classes
@@ -73,11 +78,12 @@ def _saved_shape(folder: Path, dataset: str) -> tuple[int, ...] | None:
 
     for path in sorted((folder / "models").glob("*.safetensors")):
         try:
+            require_regular(path)
             with safe_open(path, "pt") as file:
                 described = file.metadata() or {}
             if RunSpec.from_json(described["spec"]).dataset == dataset:
                 return tuple(int(side) for side in json.loads(described["input_shape"]))
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError):
             continue
     return None
 
@@ -116,8 +122,12 @@ def _columns(rows: list[dict[str, Any]], *, sized: bool) -> dict[str, list[str]]
 
 
 def _class_of(name: str) -> type[Algorithm] | None:
-    """None for an algorithm of somebody's own whose code is not here, or cannot be used."""
+    """None for an algorithm of somebody's own whose code is not here, or cannot be used.
+
+    A results folder may come from anybody: beside ours, only names of the user's own project file are looked up.
+    """
     try:
+        received_part("algorithms", name, ALGORITHMS, "the folder", "")
         return algorithm_class(name)
     except FedGAError:
         return None
