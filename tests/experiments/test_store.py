@@ -440,9 +440,9 @@ def _known(path: Path) -> None:
             _not_sqlite,
             r"results.sqlite' is damaged or is not a results file \(file is not a database\): give another --out",
         ),
-        (_damaged, r"results.sqlite' is damaged or is not a results file \(.*malformed.*\): give another --out"),
-        (_foreign, r"results.sqlite' is a database of another program: give another --out"),
-        (_newer, r"was written by a newer fedga \(format 99, this one reads 1\): upgrade fedga or give another --out"),
+        (_damaged, r"results.sqlite' is damaged \(.*malformed.*\): 'fedga repair .*' keeps every run that is whole"),
+        (_foreign, r"results.sqlite' is a database of another program, or is damaged: give another --out"),
+        (_newer, r"was written by a newer fedga \(format 99, this one reads 2\): upgrade fedga or give another --out"),
     ],
 )
 def test_files_that_are_not_ours(tmp_path: Path, spec: Specs, make: Callable, message: str) -> None:

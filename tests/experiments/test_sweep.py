@@ -242,10 +242,61 @@ def test_checkpoint_keeps_states_and_their_order(tmp_path: Path) -> None:
         }
 
 
-def test_damaged_checkpoint_is_told(preparation: Preparation, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["flip", "zeros", "cut", "gone", "older"])
+def test_a_lost_checkpoint_restarts_its_runs_alone(
+    damage: str, whole: Path, preparation: Preparation, tmp_path: Path
+) -> None:
     with pytest.raises(Interrupted):
-        train(tmp_path, preparation, SPECS[:2], Watch(1))
+        train(tmp_path, preparation, observer=Watch(1))
+    [older] = (tmp_path / "checkpoints").iterdir()
+    content = older.read_bytes()
+    with pytest.raises(Interrupted):
+        train(tmp_path, preparation, observer=Watch(3))  # one run has ended by then, and one diverged before
     [path] = (tmp_path / "checkpoints").iterdir()
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(FedGAError, match=r"the checkpoint .* cannot be read"):
-        train(tmp_path, preparation, SPECS[:2])
+    _damage(path, damage, content)
+    watch = Watch()
+    assert train(tmp_path, preparation, observer=watch) == ["done", "done", "done", "diverged", "done"]
+    [notice] = watch.notices
+    assert str(path) in notice
+    assert notice.endswith("the 3 runs that need it start again from round 1, and all others are as they were")
+    assert watch.continued == [(3, 0)]
+    assert results(tmp_path) == results(whole)
+    assert [looks(tmp_path, spec) for spec in SPECS] == [looks(whole, spec) for spec in SPECS]
+
+
+def _damage(path: Path, how: str, older: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "flip":
+        content[len(content) // 2] ^= 1
+    elif how == "zeros":
+        content[-4096:] = bytes(4096)
+    elif how == "cut":
+        del content[100:]
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(older if how == "older" else content)
+
+
+def test_lost_models_of_finished_runs_are_told(preparation: Preparation, tmp_path: Path) -> None:
+    train(tmp_path, preparation, SPECS[:3])
+    first, second, *_ = sorted((tmp_path / "models").glob("*.safetensors"))
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-1] + b"x")
+    watch = Watch()
+    train(tmp_path, preparation, SPECS[:3], watch)
+    assert [notice.partition(":")[0] for notice in watch.notices] == [
+        f"the model {first} of a finished run is missing",
+        f"the model {second} of a finished run is damaged",
+    ]
+
+
+def test_what_a_received_folder_names_is_not_run(preparation: Preparation, tmp_path: Path) -> None:
+    """A run that shares a group with those asked for is trained along, unless it names code or files."""
+    strange = make_spec(algorithm="fedavg", model="subprocess:call", seed=7)
+    with Store(tmp_path) as store:
+        specs = [SPECS[0], strange]
+        store.register(specs, {spec.run_id: preparation.dataset(SPECS[0]).fingerprint for spec in specs}, ["model"])
+        store.create_groups([[spec.run_id for spec in specs]])
+    with pytest.raises(FedGAError, match=r"together with one of 'subprocess:call', which is none of fedga's own"):
+        train(tmp_path, preparation, SPECS[:1])

@@ -9,8 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedga.errors import FedGAError
-from fedga.experiments.database import explained, open_for_reading
+from fedga.errors import FedGAError, quoted
+from fedga.experiments.database import FILE_NAME, explained, open_for_reading
+from fedga.experiments.digests import Digests, damaged, has_table, seal_rows
 from fedga.experiments.records import METRICS
 from fedga.experiments.spec import RunSpec
 from fedga.own import KINDS, Part, parts
@@ -45,7 +46,7 @@ class Stored:
     origin: str  # the file or module it was in
 
     def __str__(self) -> str:
-        return f"{KINDS[self.kind]} {self.name} ({self.origin}, SHA-256 {self.digest[:12]})"
+        return f"{KINDS[self.kind]} {quoted(self.name)[1:-1]} ({quoted(self.origin)[1:-1]}, SHA-256 {self.digest[:12]})"
 
     @property
     def fate(self) -> str:
@@ -68,7 +69,9 @@ def enter_code(connection: sqlite3.Connection, part: Part, digest: str) -> str:
     """Note the code that runs are made with, inside the caller's transaction; returns the digest noted first."""
     key = f"{part.kind}/{part.name}"
     make_table(connection)
-    connection.execute("INSERT OR IGNORE INTO own_code VALUES (?, ?, ?)", (key, digest, part.origin))
+    row = (key, digest, part.origin)
+    if connection.execute("INSERT OR IGNORE INTO own_code VALUES (?, ?, ?)", row).rowcount:
+        seal_rows(connection, f"code/{key}", [row])
     (before,) = connection.execute("SELECT digest FROM own_code WHERE part = ?", (key,)).fetchone()
     return str(before)
 
@@ -76,6 +79,16 @@ def enter_code(connection: sqlite3.Connection, part: Part, digest: str) -> str:
 def stored_code(folder: Path) -> list[Stored]:
     """The code of the user's own that the runs of a folder were made with."""
     with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
-        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'own_code'").fetchone() is None:
+        connection.execute("BEGIN")  # rows and their digests of one moment
+        if not has_table(connection, "own_code"):
             return []
-        return [Stored(*key.split("/", 1), *more) for key, *more in connection.execute("SELECT * FROM own_code")]
+        rows, digests = connection.execute("SELECT part, digest, origin FROM own_code").fetchall(), Digests(connection)
+        return [_stored(folder, digests, *row) for row in rows]
+
+
+def _stored(folder: Path, digests: Digests, key: str, digest: str, origin: str) -> Stored:
+    digests.check_rows(f"code/{key}", [(key, digest, origin)], "the list of your own code")
+    kind, _, name = str(key).partition("/")
+    if kind not in KINDS or not all(isinstance(text, str) for text in (key, digest, origin)):
+        raise damaged(folder / FILE_NAME, "the list of your own code")
+    return Stored(kind, name, digest, origin)

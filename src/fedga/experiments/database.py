@@ -13,14 +13,16 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
+from fedga.experiments import digests
 from fedga.experiments.records import METRICS
+from fedga.files import require_regular
 
 FILE_NAME = "results.sqlite"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1: of fedga 0.1, without digests
 BUSY_S = 60.0
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _APPLICATION_ID = 0x66646761  # "fdga"
@@ -72,6 +74,10 @@ CREATE VIEW results AS
 """
 
 
+_ALWAYS = {"groups", "runs", "metrics", "client_rounds", "results"}
+_NAMES = _ALWAYS | {"partitions", "own_metrics", "own_code", "digests"}
+
+
 def open_for_writing(folder: Path) -> sqlite3.Connection:
     """The folder's file, made with its folder where it is not there yet."""
     with explained(folder):
@@ -87,6 +93,9 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
             with transaction(connection):
                 if _is_fresh(connection):
                     _create(connection)
+                elif not digests.has_digests(connection):
+                    _add_digests(connection)
+            _check_structure(folder, connection)
         except BaseException:
             connection.close()
             raise
@@ -117,6 +126,19 @@ def open_for_reading(folder: Path) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """What the block reads is of one moment, whoever writes meanwhile; inside a transaction it is so already."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
 
 
 @contextmanager
@@ -167,8 +189,10 @@ def explain(folder: Path, error: Exception, reading: bool = False) -> str | None
         if reading:
             return f"the results in {name!r} cannot be read: {text}"
         return f"the output folder {name!r} is not writable: change its permissions or give another --out"
-    if isinstance(error, sqlite3.DatabaseError) and ("not a database" in text or "malformed" in text):
+    if isinstance(error, sqlite3.DatabaseError) and ("not a database" in text or "encrypted" in text):
         return f"{str(folder / FILE_NAME)!r} is damaged or is not a results file ({text}): give another --out"
+    if isinstance(error, sqlite3.DatabaseError) and ("malformed" in text or "corrupt" in text):
+        return str(digests.damaged(folder / FILE_NAME, text))
     if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "busy" in text):
         return f"another process has kept {str(folder / FILE_NAME)!r} locked for {BUSY_S:g} s: try again later"
     if isinstance(error, (sqlite3.OperationalError, OSError)):
@@ -181,13 +205,17 @@ def _no_room(folder: Path) -> bool:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(
+    with suppress(FileNotFoundError):
+        require_regular(path)
+    connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         timeout=BUSY_S,
         isolation_level=None,
         check_same_thread=False,  # the store guards it with a lock; its heartbeat is a thread
     )
+    connection.execute("PRAGMA trusted_schema = OFF")  # a view of somebody else's calls no function of ours
+    return connection
 
 
 def _is_fresh(connection: sqlite3.Connection) -> bool:
@@ -199,18 +227,48 @@ def _refuse_foreign(folder: Path, connection: sqlite3.Connection) -> None:
         return
     path = str(folder / FILE_NAME)
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
-        raise FedGAError(f"{path!r} is a database of another program: give another --out")
+        raise FedGAError(f"{path!r} is a database of another program, or is damaged: give another --out")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version < 1:
+        raise digests.damaged(folder / FILE_NAME, f"its format is {version}")
     if version > SCHEMA_VERSION:
         raise FedGAError(
             f"{path!r} was written by a newer fedga (format {version}, this one reads {SCHEMA_VERSION}): "
             "upgrade fedga or give another --out"
         )
+    _refuse_other_schema(folder, connection)
+
+
+def _refuse_other_schema(folder: Path, connection: sqlite3.Connection) -> None:
+    """A file of somebody else may have views that never end, or triggers, under the names of our tables."""
+    kinds: dict[str, str] = dict(connection.execute("SELECT name, type FROM sqlite_master"))
+    for name, kind in kinds.items():
+        expected = "view" if name == "results" else "table"
+        if (name in _NAMES and kind != expected) or kind == "trigger":
+            raise digests.damaged(folder / FILE_NAME, f"its {quoted(name)} is a {kind}")
+    if missing := _ALWAYS - kinds.keys():
+        raise digests.damaged(folder / FILE_NAME, f"it has no {', '.join(sorted(missing))}")
+
+
+def _check_structure(folder: Path, connection: sqlite3.Connection) -> None:
+    """Refuse to write into a file whose structure is damaged: rows would be lost, or found twice."""
+    with closing(connection.execute("PRAGMA integrity_check(1)")) as cursor:
+        (found,) = cursor.fetchone()
+    if found != "ok":
+        raise digests.damaged(folder / FILE_NAME, " ".join(str(found).split())[:160])
+
+
+def _add_digests(connection: sqlite3.Connection) -> None:
+    """Make a file of version 0.1 one of today's: what it holds is taken as it is."""
+    digests.make_table(connection)
+    digests.seal_everything(connection)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _create(connection: sqlite3.Connection) -> None:
     for statement in _SCHEMA.split(";"):  # executescript would commit first
         connection.execute(statement)
+    digests.make_table(connection)
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

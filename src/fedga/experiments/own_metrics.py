@@ -6,7 +6,8 @@ A metric of the averaged model is called ``averaged_NAME``, as the built-in ones
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from fedga.experiments.records import RoundMetrics
 
@@ -41,11 +42,9 @@ def names(connection: sqlite3.Connection) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: (name.startswith("averaged_"), name)))
 
 
-def of_run(connection: sqlite3.Connection, run: int, after: int = -1) -> dict[int, dict[str, float | None]]:
-    """By round, what was measured of one run in the rounds after ``after``; empty where the table is not there."""
+def by_round(rows: Iterable[Sequence[Any]]) -> dict[int, dict[str, float | None]]:
+    """Rows of round, name and value, by round and name."""
     measured: dict[int, dict[str, float | None]] = {}
-    if names(connection):
-        query = "SELECT round, name, value FROM own_metrics WHERE run = ? AND round > ?"
-        for at, name, value in connection.execute(query, (run, after)):
-            measured.setdefault(at, {})[name] = value
+    for at, name, value in rows:
+        measured.setdefault(at, {})[name] = value
     return measured

@@ -74,6 +74,8 @@ class RoundMetrics:
 
 
 METRICS = tuple(f.name for f in fields(RoundMetrics))[2:-1]
+SHOWN = ("accuracy", "macro_f1", "balanced_accuracy", "ea_ratio", "loss")
+AVERAGED = tuple(f"averaged_{name}" for name in SHOWN)
 
 
 def _cell(value: float | None) -> float | None:

@@ -16,6 +16,7 @@ from typing import Any
 from fedga.errors import FedGAError
 from fedga.experiments.code import enter_code, own_code
 from fedga.experiments.database import IDENTITY
+from fedga.experiments.digests import seal_runs
 from fedga.experiments.records import Run
 from fedga.experiments.results import read_runs
 from fedga.experiments.spec import SETTINGS, RunSpec
@@ -50,6 +51,7 @@ def register_runs(
             f"INSERT INTO runs ({columns}) VALUES ({', '.join('?' * (3 + len(IDENTITY)))})",
             (spec.run_id, spec.to_json(), fingerprint, *_identity(spec)),
         )
+        seal_runs(connection, [spec.run_id])
     entered = {run.run_id: run for run in read_runs(connection)}
     return [entered[spec.run_id] for spec in specs]
 

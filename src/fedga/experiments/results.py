@@ -11,20 +11,22 @@ import dataclasses
 import json
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+import numpy as np
+
 from fedga.errors import unknown_name
 from fedga.experiments import own_metrics
-from fedga.experiments.database import IDENTITY
-from fedga.experiments.records import METRICS, Run, Summary
+from fedga.experiments.database import IDENTITY, snapshot
+from fedga.experiments.digests import RUN_ROW, RUNS_QUERY, Digests, read_metrics, read_own
+from fedga.experiments.records import AVERAGED, METRICS, SHOWN, Run, Summary
 from fedga.experiments.spec import RunSpec
 
-SHOWN = ("accuracy", "macro_f1", "balanced_accuracy", "ea_ratio", "loss")
 COLUMNS = (*IDENTITY, "round", *SHOWN)
-AVERAGED = tuple(f"averaged_{name}" for name in SHOWN)
 FORMATS = ("csv", "json")
+_OF_A_RUN = ("key", "run_id", "fingerprint", "status", "rounds_done", "note")
 _OTHER_FIELDS = tuple(f.name for f in dataclasses.fields(RunSpec) if f.name not in IDENTITY)
 
 
@@ -38,9 +40,15 @@ class ResultTable:
 
 def read_runs(connection: sqlite3.Connection) -> list[Run]:
     """All runs, in the order of the results table."""
-    query = "SELECT key, run_id, spec, fingerprint, status, rounds_done, note FROM runs"
-    runs = [Run(key, run_id, RunSpec.from_json(spec), *rest) for key, run_id, spec, *rest in connection.execute(query)]
-    return sorted(runs, key=_order)
+    with snapshot(connection):
+        rows = connection.execute(RUNS_QUERY).fetchall()
+        Digests(connection).check_runs(rows)
+    return sorted((_run(row) for row in rows), key=_order)
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    named = dict(zip(RUN_ROW, row, strict=True))
+    return Run(spec=RunSpec.from_json(named["spec"]), **{name: named[name] for name in _OF_A_RUN})
 
 
 def _order(run: Run) -> tuple[Any, ...]:
@@ -66,23 +74,32 @@ def telling_fields(runs: list[Run]) -> tuple[str, ...]:
     )
 
 
-def result_table(connection: sqlite3.Connection) -> ResultTable:
-    """The rows of every run; averaged metrics where any run averages, then the user's own, then telling settings."""
-    runs = read_runs(connection)
-    averaged = AVERAGED if any(run.spec.server_average for run in runs) else ()
+def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] = lambda value: value) -> ResultTable:
+    """The rows of every run; averaged metrics where any run averages, then the user's own, then telling settings.
+
+    ``text`` is applied to whatever may be a text.
+    """
+    runs, digests = read_runs(connection), Digests(connection)
+    groups = {"shown": SHOWN} | ({"averaged": AVERAGED} if any(run.spec.server_average for run in runs) else {})
+    columns = [name for names in groups.values() for name in names]
     further = telling_fields(runs)
     own = own_metrics.names(connection)
-    query = f"SELECT round, {', '.join((*SHOWN, *averaged))} FROM metrics WHERE run = ? ORDER BY round"
+    query = f"SELECT round, {', '.join(columns)} FROM metrics WHERE run = ? ORDER BY round"
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for run in runs:
-            head = tuple(getattr(run.spec, name) for name in IDENTITY)
-            tail = tuple(_plain(getattr(run.spec, name)) for name in further)
-            measured = own_metrics.of_run(connection, run.key)
-            for row in connection.execute(query, (run.key,)):
+            head = tuple(text(getattr(run.spec, name)) for name in IDENTITY)
+            tail = tuple(text(_plain(getattr(run.spec, name))) for name in further)
+            found = connection.execute(query, (run.key,)).fetchall()
+            digests.check_columns(run.key, run.run_id, found, groups)
+            if not own:
+                yield from (head + row + tail for row in found)
+                continue
+            measured = own_metrics.by_round(read_own(connection, digests, run.key, run.run_id))
+            for row in found:
                 yield (*head, *row, *(measured.get(row[0], {}).get(name) for name in own), *tail)
 
-    return ResultTable((*COLUMNS, *averaged, *own, *further), rows())
+    return ResultTable((*COLUMNS, *columns[len(SHOWN) :], *map(text, own), *further), rows())
 
 
 def _plain(value: Any) -> Any:
@@ -108,27 +125,29 @@ def write_table(table: ResultTable, stream: TextIO, format: str) -> None:  # noq
 
 def read_summaries(connection: sqlite3.Connection) -> list[Summary]:
     """One summary per run, in the order of the results table."""
-    names = ", ".join(METRICS)
-    last = {
-        run: (last_round, dict(zip(METRICS, values, strict=True)))
-        for run, last_round, *values in connection.execute(
-            f"SELECT run, max(round), {names} FROM metrics GROUP BY run"  # beside max() stand the values of its row
-        )
-    }
-    means = ", ".join(f"avg({name})" for name in METRICS)
-    mean = {
-        run: dict(zip(METRICS, values, strict=True))
-        for run, *values in connection.execute(f"SELECT run, {means} FROM metrics WHERE round >= 1 GROUP BY run")
-    }
-    best = {
-        run: (accuracy, at)
-        for run, accuracy, at in connection.execute("SELECT run, max(accuracy), round FROM metrics GROUP BY run")
-    }
+    digests = Digests(connection)
+    return [_summary(run, read_metrics(connection, digests, run.key, run.run_id)) for run in read_runs(connection)]
+
+
+def _summary(run: Run, table: np.ndarray) -> Summary:
+    """From the rounds and metrics of a run, ``[rows, 1 + METRICS]``."""
     nothing: dict[str, float | None] = dict.fromkeys(METRICS)
-    summaries = []
-    for run in read_runs(connection):
-        last_round, last_values = last.get(run.key, (None, nothing))
-        best_accuracy, best_round = best.get(run.key, (None, None))
-        best_round = None if best_accuracy is None else best_round
-        summaries.append(Summary(run, last_round, last_values, mean.get(run.key, nothing), best_accuracy, best_round))
-    return summaries
+    if not len(table):
+        return Summary(run, None, nothing, nothing, None, None)
+    trained = table[table[:, 0] >= 1, 1:]
+    last = {name: _known(value) for name, value in zip(METRICS, table[-1, 1:], strict=True)}
+    mean = {name: _mean(column) for name, column in zip(METRICS, trained.T, strict=True)}
+    accuracy = table[:, 1 + METRICS.index("accuracy")]
+    if np.isnan(accuracy).all():
+        return Summary(run, int(table[-1, 0]), last, mean, None, None)
+    best = int(np.nanargmax(accuracy))
+    return Summary(run, int(table[-1, 0]), last, mean, float(accuracy[best]), int(table[best, 0]))
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _mean(column: np.ndarray) -> float | None:
+    there = column[~np.isnan(column)]
+    return float(there.mean()) if len(there) else None

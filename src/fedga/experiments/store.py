@@ -16,17 +16,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
 from fedga.experiments import own_metrics
 from fedga.experiments.checkpoints import find_strays, write_checkpoint
-from fedga.experiments.database import explained, open_for_reading, open_for_writing, transaction
+from fedga.experiments.database import FILE_NAME, explained, open_for_reading, open_for_writing, transaction
+from fedga.experiments.digests import Digests, Sealer, damaged, has_table, seal_look, seal_rows, seal_runs
 from fedga.experiments.records import METRICS, ClientRound, Group, Partition, RoundMetrics, Run, Summary
 from fedga.experiments.register import register_runs
 from fedga.experiments.results import ResultTable, read_runs, read_summaries, result_table, write_table
 from fedga.experiments.spec import RunSpec
+from fedga.files import leftovers
 from fedga.owner import STALE_AFTER_S, Owner
+from fedga.spreadsheet import text_cell
 
 __all__ = ["ClientRound", "Group", "Partition", "ResultTable", "RoundMetrics", "Run", "Store", "Summary"]
 
@@ -53,6 +56,8 @@ class Store:
         self._lock = threading.RLock()  # the heartbeat thread uses the same connection
         self._connection: sqlite3.Connection | None = None
         self._held: set[int] = set()
+        self._sealer = Sealer()
+        self._heard: dict[int, tuple[tuple[str, float], float]] = {}  # last signs of others, and since when
 
     def __enter__(self) -> Store:
         return self
@@ -82,14 +87,20 @@ class Store:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock, explained(self.folder):
             connection = self._opened()
-            with transaction(connection):
-                yield connection
+            try:
+                with transaction(connection):
+                    yield connection
+            except BaseException:
+                self._sealer.forget()
+                raise
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = open_for_writing(self.folder)
             for path in find_strays(self._checkpoints):
                 self._remove_unless_current(path)
+            for path in (*leftovers(self.folder), *leftovers(self.folder / "models")):
+                path.unlink(missing_ok=True)
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")  # an interrupt struck between two statements
         return self._connection
@@ -135,6 +146,7 @@ class Store:
                     connection.execute(
                         "UPDATE runs SET group_id = ?, lane = ? WHERE run_id = ?", (group_id, lane, run_id)
                     )
+                seal_runs(connection, free)
                 made.append(self._group(connection, group_id))
         return made
 
@@ -167,6 +179,12 @@ class Store:
         members = tuple(run_id for (run_id,) in connection.execute(query, (group_id,)))
         return Group(group_id, members, row[0], self._checkpoints / row[1] if row[1] else None)
 
+    def unfinished(self, group_id: int) -> list[str]:
+        """The runs of a group that have not ended, in the order of their lanes."""
+        with self._reading() as connection:
+            left = self._unfinished(connection, group_id)
+            return [run_id for run_id in self._group(connection, group_id).run_ids if run_id in left]
+
     def claim(self, group_id: int) -> bool:
         """Take the group for this process; False if another one that lives has it, or if nothing is left to do."""
         with self._writing() as connection:
@@ -174,9 +192,11 @@ class Store:
             if row is None:
                 raise KeyError(f"there is no group {group_id}")
             owner, heartbeat = row
-            taken = owner not in (None, str(self.owner)) and not Owner.parse(owner).gone(heartbeat)
-            if taken or not self._unfinished(connection, group_id):
+            taken = owner not in (None, str(self.owner)) and not self._is_gone(group_id, owner, heartbeat)
+            if taken or not (unfinished := self._unfinished(connection, group_id)):
                 return False
+            keys = self._keys(connection, group_id)
+            self._sealer.begin(connection, {run_id: keys[run_id] for run_id in unfinished})
             connection.execute(
                 "UPDATE groups SET owner = ?, heartbeat = ? WHERE id = ?", (str(self.owner), time.time(), group_id)
             )
@@ -185,6 +205,25 @@ class Store:
             )
         self._held.add(group_id)
         return True
+
+    def _is_gone(self, group_id: int, owner: str, heartbeat: object) -> bool:
+        """Whether the process that has a group works no more.
+
+        Where it cannot be looked at, its signs of life tell. A sign in the future, as a clock leaves it that was set
+        back, tells nothing by itself; but who lives gives another one while we watch.
+        """
+        try:
+            other = Owner.parse(owner)
+        except ValueError:  # damaged, and no name that a process would have
+            return True
+        if not isinstance(heartbeat, float) or other.gone(heartbeat):
+            return True
+        now = time.monotonic()
+        sign, since = self._heard.get(group_id, (("", 0.0), now))
+        if sign != (owner, heartbeat):
+            since = now
+        self._heard[group_id] = (owner, heartbeat), since
+        return other.alive() is None and now - since > STALE_AFTER_S
 
     def beat(self, group_id: int) -> None:
         """A sign of life for processes on other machines; from any thread, at least every two minutes."""
@@ -296,18 +335,27 @@ class Store:
         notes: Mapping[str, str],
     ) -> None:
         """The rows of a commit. Rounds trained again after a kill replace themselves, number for number."""
-        keys = dict(connection.execute("SELECT run_id, key FROM runs WHERE group_id = ?", (group_id,)))
+        keys = self._keys(connection, group_id)
         cells = ", ".join("?" * (2 + len(METRICS)))
         rows = [row.row(keys[row.run_id]) for row in metrics]
         connection.executemany(f"INSERT OR REPLACE INTO metrics VALUES ({cells})", rows)
         own_metrics.enter(connection, metrics, keys)
+        self._sealer.add(connection, keys, metrics)
         packed = [(keys[seen.run_id], seen.round, seen.pack()) for seen in clients]
         connection.executemany("INSERT OR REPLACE INTO client_rounds VALUES (?, ?, ?)", packed)
-        for run_id in self._unfinished(connection, group_id):
+        for look in packed:
+            seal_look(connection, *look)
+        unfinished = self._unfinished(connection, group_id)
+        for run_id in unfinished:
             connection.execute(
                 "UPDATE runs SET rounds_done = ?, status = ?, note = coalesce(?, note) WHERE run_id = ?",
                 (round, finished.get(run_id, "running"), notes.get(run_id), run_id),
             )
+        seal_runs(connection, unfinished)
+
+    @staticmethod
+    def _keys(connection: sqlite3.Connection, group_id: int) -> dict[str, int]:
+        return dict(connection.execute("SELECT run_id, key FROM runs WHERE group_id = ?", (group_id,)))
 
     @property
     def _checkpoints(self) -> Path:
@@ -328,15 +376,31 @@ class Store:
             connection.execute("CREATE TABLE IF NOT EXISTS partitions (key TEXT PRIMARY KEY, arrays BLOB NOT NULL)")
             packed = [(partition.key, partition.pack()) for partition in partitions]
             connection.executemany("INSERT OR REPLACE INTO partitions VALUES (?, ?)", packed)
+            for row in packed:
+                seal_rows(connection, f"partition/{row[0]}", [row])
 
     def partitions(self) -> list[Partition]:
         """What `keep_partitions` was told; nothing in a folder of an earlier version."""
         with self._reading() as connection:
-            known = "SELECT 1 FROM sqlite_master WHERE name = 'partitions'"
-            if connection.execute(known).fetchone() is None:
+            if not has_table(connection, "partitions"):
                 return []
-            rows = connection.execute("SELECT key, arrays FROM partitions ORDER BY rowid")
-            return [Partition.unpack(key, packed) for key, packed in rows]
+            rows, digests = connection.execute("SELECT key, arrays FROM partitions ORDER BY rowid"), Digests(connection)
+            return [self._partition(digests, key, packed) for key, packed in rows]
+
+    def _partition(self, digests: Digests, key: str, packed: bytes) -> Partition:
+        digests.check_rows(f"partition/{key}", [(key, packed)], f"the partition {quoted(key)}")
+        with self._unpacking(f"the partition {quoted(key)}"):
+            return Partition.unpack(key, packed)
+
+    @contextmanager
+    def _unpacking(self, what: str) -> Iterator[None]:
+        """Arrays of somebody else's file may be anything, digest or not; numpy and zipfile raise as they like."""
+        try:
+            yield
+        except (FedGAError, MemoryError):
+            raise
+        except Exception as error:
+            raise damaged(self.folder / FILE_NAME, f"{what} cannot be unpacked") from error
 
     # Results
 
@@ -352,19 +416,28 @@ class Store:
 
     def write_results(self, stream: TextIO, format: str = "csv") -> None:  # noqa: A002 - the flag is --format
         """The results table as ``csv`` or ``json``; equal results are equal bytes."""
-        with self.results() as table:
-            write_table(table, stream, format)
+        with self._reading() as connection:
+            write_table(result_table(connection, text_cell if format == "csv" else _as_it_is), stream, format)
 
     def client_rounds(self, run_id: str) -> list[ClientRound]:
         """The class-wise looks at a run's active clients, in the order of rounds."""
-        query = (
-            "SELECT round, arrays FROM client_rounds JOIN runs ON runs.key = client_rounds.run "
-            "WHERE run_id = ? ORDER BY round"
-        )
+        what = f"a look at the clients of run {run_id}"
         with self._reading() as connection:
-            return [ClientRound.unpack(run_id, at, packed) for at, packed in connection.execute(query, (run_id,))]
+            # A full look through the runs: an index that is damaged would hide one.
+            key = connection.execute("SELECT key FROM runs WHERE +run_id = ?", (run_id,)).fetchone()
+            if key is None:
+                return []
+            query = "SELECT round, arrays FROM client_rounds WHERE run = ? ORDER BY round"
+            rows = connection.execute(query, key).fetchall()
+            Digests(connection).check_looks(key[0], run_id, rows)
+        with self._unpacking(what):
+            return [ClientRound.unpack(run_id, at, packed) for at, packed in rows]
 
     def summaries(self) -> list[Summary]:
         """One summary per run, in the order of the results table."""
         with self._reading() as connection:
             return read_summaries(connection)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,13 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedga.errors import FedGAError
+from fedga.algorithms import ALGORITHMS
+from fedga.data.catalog import SOURCES
+from fedga.errors import FedGAError, quoted
 from fedga.experiments.database import explained
 from fedga.experiments.prepare import Preparation
 from fedga.experiments.records import ClientRound, Group, Partition, RoundMetrics, Run
 from fedga.experiments.saved import model_path, save_model
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
+from fedga.models import MODELS
+from fedga.sealed import DamagedError, is_whole, seal, unseal
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine
 from fedga.simulation.lanes import Lane, LaneStack, LaneState, in_engine_order, stacking_key
@@ -30,6 +34,8 @@ from fedga.simulation.stacked import StackedModel
 
 COMMIT_EVERY_S = 20.0
 POLL_EVERY_S = 1.0
+_MOST_SAID = 5  # models that are told by name
+_ROUND = "round"  # in a checkpoint's description, beside the order of its runs
 LANES_ON_CPU = 16  # more would only make a group longer: on a CPU stacked lanes are trained a few at a time
 LANES_ON_CUDA = 512
 
@@ -131,6 +137,7 @@ def run_sweep(
     with profile.span(STORE):
         runs = store.register(specs, fingerprints, axes)
         store.keep_partitions(preparation.partitions(specs))
+        _say_lost_models(store, runs, observer.noticed)
     by_id = {run.run_id: run.spec for run in runs}
     with profile.span(DATA):
         stacked = _stack([run.spec for run in runs if not run.finished], preparation, device, way)
@@ -145,8 +152,8 @@ def run_sweep(
                 raise Interrupted
             with store.hold(group.id) as mine:
                 if mine:
-                    everyone = by_id | {run.run_id: run.spec for run in store.runs()}
                     current = store.group(group.id)
+                    everyone = by_id | _trained_along(store, current, by_id)
                     _GroupRun(current, everyone, store, preparation, device, data, observer, profile, way).run()
                     worked = True
         if not worked:
@@ -156,6 +163,40 @@ def run_sweep(
             time.sleep(POLL_EVERY_S)
     finished = {run.run_id: run for run in store.runs()}
     return [finished[run_id] for run_id in by_id]
+
+
+def _trained_along(store: Store, group: Group, asked: dict[str, RunSpec]) -> dict[str, RunSpec]:
+    """Runs of a group that another command began, which go on with those asked for now.
+
+    What stands in the results file of somebody else must not choose code or files: only names that are ours, or that
+    this command uses too, are taken from there.
+    """
+    others = {run.run_id: run.spec for run in store.runs() if run.run_id in group.run_ids and not run.finished}
+    for setting, built_in in (("model", MODELS), ("algorithm_name", ALGORITHMS), ("dataset", SOURCES)):
+        known = {*built_in, *(getattr(spec, setting) for spec in asked.values())}
+        strange = {getattr(spec, setting) for spec in others.values()} - known
+        if strange:
+            raise FedGAError(
+                f"the runs asked for were begun in {str(store.folder)!r} together with one of {quoted(strange.pop())}, "
+                "which is none of fedga's own: name it in the command too, or give another --out"
+            )
+    return others
+
+
+def _say_lost_models(store: Store, runs: Sequence[Run], noticed: Callable[[str], None]) -> None:
+    """Tell of models of finished runs that are gone or damaged; their results are in the store all the same."""
+    lost = []
+    for run in runs:
+        if run.status == "done":
+            paths = [
+                model_path(store.folder, run.spec, averaged) for averaged in {False, bool(run.spec.server_average)}
+            ]
+            lost += [path for path in paths if not is_whole(path)]
+    for path in lost[:_MOST_SAID]:
+        what = "is damaged" if path.exists() else "is missing"
+        noticed(f"the model {path} of a finished run {what}: the same command with another --out makes it again")
+    if len(lost) > _MOST_SAID:
+        noticed(f"and {len(lost) - _MOST_SAID} more models are missing or damaged")
 
 
 def _stack(specs: Sequence[RunSpec], preparation: Provider, device: torch.device, way: Way) -> list[list[str]]:
@@ -192,8 +233,8 @@ class _GroupRun:
         self.profile = profile
         self.commit_every_s = COMMIT_EVERY_S if way.commit_every_s is None else way.commit_every_s
         with profile.span(STORE):
-            states = read_checkpoint(group.checkpoint) if group.checkpoint else {}
-        run_ids = list(states) if group.checkpoint else list(group.run_ids)
+            states = self._last_states(group)
+        run_ids = list(states) or store.unfinished(group.id)
         with profile.span(DATA):
             lanes = [preparation.lane(specs[run_id]) for run_id in run_ids]
             dataset = lanes[0].federation.dataset
@@ -202,11 +243,23 @@ class _GroupRun:
         self.engine: Trainer | None = way.trainer(
             lanes,
             data[id(dataset)],
-            round_number=group.round,
+            round_number=group.round if states else 0,
             states=[states[run_id] for run_id in run_ids] if states else None,
             profile=profile,
         )
         self.unsaved = _Unsaved()
+
+    def _last_states(self, group: Group) -> dict[str, LaneState]:
+        """The states to go on from; none where the runs begin, or begin again since their checkpoint is lost."""
+        if group.checkpoint is None:
+            return {}
+        try:
+            return read_checkpoint(group.checkpoint, group.round)
+        except DamagedError as error:
+            count = len(self.store.unfinished(group.id))
+            again = "the run that needs it starts" if count == 1 else f"the {count} runs that need it start"
+            self.observer.noticed(f"{error}: {again} again from round 1, and all others are as they were")
+            return {}
 
     def run(self) -> None:
         assert self.engine is not None
@@ -277,49 +330,54 @@ class _GroupRun:
 
     def _commit(self, round_number: int) -> None:
         unsaved, self.unsaved = self.unsaved, _Unsaved()
+
+        def checkpoint(path: Path) -> None:
+            write_checkpoint(path, {lane.spec.run_id: state for lane, state in self._states()}, round_number)
+
         self.store.commit(
             self.group.id,
             round_number,
             unsaved.metrics,
             unsaved.clients,
-            self._write_checkpoint,
+            checkpoint,
             unsaved.finished,
             unsaved.notes,
         )
-
-    def _write_checkpoint(self, path: Path) -> None:
-        assert self.engine is not None
-        write_checkpoint(path, {lane.spec.run_id: state for lane, state in self._states()})
 
     def _states(self) -> list[tuple[Lane, LaneState]]:
         assert self.engine is not None
         return list(zip(self.engine.lanes, self.engine.stack.states(), strict=True))
 
 
-def write_checkpoint(path: Path, states: dict[str, LaneState]) -> None:
-    from safetensors.torch import save
-
+def write_checkpoint(path: Path, states: Mapping[str, LaneState], round: int | None = None) -> None:  # noqa: A002
+    """States by run id after a round, in the order of their lanes."""
     order = {f"{position:06d}": run_id for position, run_id in enumerate(states)}
-    tensors = {
-        f"{run_id}/{name}": tensor.contiguous() for run_id, state in states.items() for name, tensor in state.items()
-    }
+    tensors = {f"{run_id}/{name}": tensor for run_id, state in states.items() for name, tensor in state.items()}
     # Bytes through Python: the library's own writer leaves a nameless file behind when it is killed.
-    path.write_bytes(save(tensors, order))
+    path.write_bytes(seal(tensors, order if round is None else {**order, _ROUND: str(round)}))
 
 
-def read_checkpoint(path: Path) -> dict[str, LaneState]:
-    """States by run id, in the order of their lanes."""
-    from safetensors import SafetensorError, safe_open
+def read_checkpoint(path: Path, round: int | None = None) -> dict[str, LaneState]:  # noqa: A002
+    """States by run id, in the order of their lanes; ``round`` is the one that they must be of.
 
+    A file that is damaged, gone, or of another round is a ``DamagedError``.
+    """
     try:
-        with safe_open(path, "pt") as file:
-            order = file.metadata() or {}
-            states: dict[str, dict[str, Tensor]] = {order[position]: {} for position in sorted(order)}
-            for key in file.keys():  # noqa: SIM118 - not a mapping
-                run_id, _, name = key.partition("/")
-                states[run_id][name] = file.get_tensor(key)
-    except (SafetensorError, OSError) as error:
-        raise FedGAError(f"the checkpoint {path} cannot be read ({error}): delete the folder to start over") from error
+        file = unseal(path)
+    except FileNotFoundError:
+        raise DamagedError(f"the checkpoint {path} is gone") from None
+    except OSError as error:
+        raise DamagedError(f"the checkpoint {path} cannot be read ({error.strerror})") from error
+    order = dict(file.metadata)
+    written = order.pop(_ROUND, None)  # version 0.1 did not write it
+    if not all(position.isdigit() for position in order) or (round is not None and written not in (None, str(round))):
+        raise DamagedError(f"the checkpoint {path} is of other rounds or runs")
+    states: dict[str, dict[str, Tensor]] = {order[position]: {} for position in sorted(order)}
+    for key, tensor in file.tensors.items():
+        run_id, _, name = key.partition("/")
+        if run_id not in states:
+            raise DamagedError(f"the checkpoint {path} is of other rounds or runs")
+        states[run_id][name] = tensor
     return dict(states)
 
 

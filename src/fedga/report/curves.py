@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 
 from fedga.experiments import own_metrics
 from fedga.experiments.database import IDENTITY, explained, open_for_reading
+from fedga.experiments.digests import Digests, read_metrics, read_own
 from fedga.experiments.records import METRICS
 from fedga.experiments.results import read_runs, telling_fields
 
@@ -98,23 +99,23 @@ def read_curves(
 
     ``settings``: fields that each curve tells besides those that the runs need to be told apart.
     """
-    query = f"SELECT round, {', '.join(METRICS)} FROM metrics WHERE run = ? ORDER BY round"
     with explained(Path(folder), reading=True), closing(open_for_reading(Path(folder))) as connection:
+        connection.execute("BEGIN")  # rows and their digests of one moment
         runs = [run for run in read_runs(connection) if run_ids is None or run.run_id in run_ids]
         named = (*(name for name in IDENTITY if name != "seed"), *telling_fields(runs), *settings)
         names = tuple(dict.fromkeys(named))
-        curves = []
+        curves, digests = [], Digests(connection)
         for run in runs:
-            cells = connection.execute(query, (run.key,)).fetchall()
-            table = np.array(cells, dtype=np.float64).reshape(len(cells), 1 + len(METRICS))
+            table = read_metrics(connection, digests, run.key, run.run_id)
             values = {name: table[:, at] for at, name in enumerate(METRICS, 1) if not np.isnan(table[:, at]).all()}
-            values |= _own_values(own_metrics.of_run(connection, run.key), table[:, 0])
+            values |= _own_values(read_own(connection, digests, run.key, run.run_id), table[:, 0])
             told = {name: getattr(run.spec, name) for name in names}
             curves.append(Curve(told, run.spec.seed, table[:, 0].astype(np.int64), values, run.status, run.run_id))
     return curves
 
 
-def _own_values(measured: Mapping[int, Mapping[str, float | None]], rounds: np.ndarray) -> dict[str, np.ndarray]:
+def _own_values(rows: Iterable[Sequence[Any]], rounds: np.ndarray) -> dict[str, np.ndarray]:
+    measured = own_metrics.by_round(rows)
     names = sorted({name for row in measured.values() for name in row})
     cells = {name: [measured.get(int(at), {}).get(name) for at in rounds] for name in names}
     return {name: np.array(column, dtype=np.float64) for name, column in cells.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedga.experiments import own_metrics
-from fedga.experiments.database import open_for_reading
+from fedga.experiments.database import open_for_reading, snapshot
+from fedga.experiments.digests import Digests, read_metrics, read_own
 from fedga.experiments.records import METRICS, Run
 from fedga.experiments.results import read_runs
 from fedga.experiments.spec import RunSpec
@@ -103,12 +105,19 @@ class Follower:
 
     def _rows(self, run: Run) -> list[Row]:
         """The rounds of a run that were not handed on yet."""
-        query = f"SELECT round, {', '.join(METRICS)} FROM results WHERE run_id = ? AND round > ? ORDER BY round"
-        table = self.results.execute(query, (run.run_id, self.last[run.run_id])).fetchall()
-        own = own_metrics.of_run(self.results, run.key, after=self.last[run.run_id])
-        named = [(at, dict(zip(METRICS, values, strict=True)) | own.get(at, {})) for at, *values in table]
+        with snapshot(self.results):
+            digests = Digests(self.results)
+            table = read_metrics(self.results, digests, run.key, run.run_id)
+            own = own_metrics.by_round(read_own(self.results, digests, run.key, run.run_id))
+        last = self.last[run.run_id]
+        measured = [(int(at), map(_known, values)) for at, *values in table.tolist() if at > last]
+        named = [(at, dict(zip(METRICS, values, strict=True)) | own.get(at, {})) for at, values in measured]
         rows = [Row(at, _new(at, values, self.held[run.run_id])) for at, values in named]
         return [row for row in rows if row.metrics]
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _new(at: int, values: Mapping[str, float | None], held: Held) -> dict[str, float]:

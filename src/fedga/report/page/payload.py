@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from fedga.experiments.database import IDENTITY
-from fedga.experiments.records import METRICS, ClientRound
-from fedga.experiments.results import AVERAGED, SHOWN, telling_fields
+from fedga.experiments.records import AVERAGED, METRICS, SHOWN, ClientRound
+from fedga.experiments.results import telling_fields
 from fedga.experiments.store import Store
 from fedga.report.curves import Curve
 from fedga.report.heatmap import RAMP, counts_summary
