@@ -26,20 +26,37 @@ _KINDS = (
 )
 
 
-def write_whole(path: Path, content: str | bytes) -> Path:
+def write_whole(path: Path, content: str | bytes, *, durable: bool = False) -> Path:
     """Write a file, with the folders it is in, so that nobody ever reads half of it; text as UTF-8, line ends as given.
 
     It is written under a name of this process beside its place, and then moved there: whoever is killed on the way
-    leaves the file that was there before. An ``OSError`` is the caller's to put into words.
+    leaves the file that was there before. A ``durable`` one survives a power cut once this returns. An ``OSError`` is
+    the caller's to put into words.
     """
     partial = path.with_name(f".{path.name[:100]}.{Owner.this_process()}.{secrets.token_hex(4)}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        if durable:
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+    if durable:
+        sync_folder(path.parent)
     return path
+
+
+def sync_folder(folder: Path) -> None:
+    """A renamed file survives a power cut only once its folder is on disk too (there is no such call on Windows)."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def leftovers(folder: Path, names: re.Pattern[str] = _PARTIAL) -> list[Path]:

@@ -41,15 +41,21 @@ class Sealed:
 
 
 def seal(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The content of a file with its digest in it."""
+    """The content of a file with its digest in it; equal tensors and metadata are equal bytes."""
     from safetensors.torch import save
 
-    described = {**metadata, **_SIGN, DIGEST: _BLANK}
-    content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, described)
-    header = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
-    place = content.index(_marked(_BLANK), 0, header)
-    digest = _marked(hashlib.sha256(content).hexdigest())
-    return b"".join((content[:place], digest, content[place + len(digest) :]))
+    content = memoryview(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+    begin = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
+    described = {"__metadata__": dict(sorted({**metadata, **_SIGN, DIGEST: _BLANK}.items()))}
+    described |= json.loads(bytes(content[_LENGTH:begin]))  # the library would write metadata in any order
+    header = json.dumps(described, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    blank = (len(header).to_bytes(_LENGTH, "little"), header)
+    digest = hashlib.sha256(b"".join(blank))
+    digest.update(content[begin:])
+    place = header.index(_marked(_BLANK))
+    marked = _marked(digest.hexdigest())
+    return b"".join((blank[0], header[:place], marked, header[place + len(marked) :], content[begin:]))
 
 
 def unseal(path: Path) -> Sealed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,11 @@ import pytest
 import torch
 
 from fedga.errors import FedGAError
-from fedga.experiments.archive import DIGITS, opened, restore, write_archive
+from fedga.experiments.archive import DIGITS, opened, restore, unpack, write_archive
 from fedga.experiments.paper import EXPERIMENTS, Scope, asked, remember
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
-from fedga.experiments.sweep import run_sweep
+from fedga.experiments.sweep import Interrupted, Observer, run_sweep
 
 SPECS = [
     RunSpec(dataset="digits", alpha=0.1, clients=10, active=2, batch_size=16, rounds=3, diagnose_every=1, **extra)
@@ -27,13 +28,22 @@ SPECS = [
 ]
 
 
+AXES = ("lr", "server_average")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("results")
     with Store(place) as store:
-        run_sweep(SPECS, store, torch.device("cpu"), axes=("lr", "server_average"))
+        run_sweep(SPECS, store, torch.device("cpu"), axes=AXES)
     remember(place, [EXPERIMENTS["table-main"]], Scope("quick", alphas=(0.1,)))
     return place
+
+
+def looks(folder: Path) -> list[list[tuple[int, str]]]:
+    with Store(folder) as store:
+        seen = [store.client_rounds(spec.run_id) for spec in SPECS]
+    return [[(one.round, str({name: of.tolist() for name, of in one.arrays.items()})) for one in of] for of in seen]
 
 
 def rows(folder: Path) -> list[tuple[object, ...]]:
@@ -83,14 +93,100 @@ def test_a_results_folder_is_opened_where_it_is(folder: Path) -> None:
         assert place == folder
 
 
-def test_a_damaged_archive_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -> None:
-    write_archive(folder, tmp_path / "archive")
-    (tmp_path / "archive" / "metrics.parquet").write_bytes(b"PAR1 but not really")
-    with (
-        pytest.raises(FedGAError, match=r"metrics\.parquet is damaged or is not an archive's file"),
-        opened(tmp_path / "archive"),
-    ):
+def test_a_damaged_or_incomplete_archive_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    for path in write_archive(folder, archive):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(FedGAError, match=f"{path.name} is damaged"), opened(archive):
+            pass
+        path.unlink()
+        with pytest.raises(FedGAError, match=rf"is incomplete \({path.name} is missing\)"), opened(archive):
+            pass
+        path.write_bytes(content)
+    manifest = archive / "manifest.json"
+    text = manifest.read_text()
+    for at in range(0, len(text), 7):
+        manifest.write_text(text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :])
+        with pytest.raises(FedGAError, match=r"manifest.json is damaged"), opened(archive):
+            pass
+
+
+def test_an_archive_of_version_0_1_is_read_and_told(folder: Path, tmp_path: Path) -> None:
+    """Its files had their plain names, and no manifest; of an incomplete one finished runs have no results."""
+    write_archive(folder, tmp_path / "new")
+    old = tmp_path / "old"
+    old.mkdir()
+    for path in (tmp_path / "new" / "parts").iterdir():
+        (old / (path.stem.rpartition("-")[0] + path.suffix)).write_bytes(path.read_bytes())
+    told: list[str] = []
+    with opened(tmp_path / "new", told.append) as new:
+        assert told == []
+        with opened(old, told.append) as again:
+            assert rows(again) == rows(new)
+    assert told == [f"{old} is without digests, as fedga 0.1 wrote it: whether it is damaged cannot be told"]
+    (old / "metrics.parquet").unlink()
+    with pytest.raises(FedGAError, match=r"is incomplete .3 finished runs have no results."), opened(old):
         pass
+
+
+@pytest.mark.parametrize("name", ["paper.jsonl", "binary.npz"])
+def test_links_are_not_followed(name: str, folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(folder, copy)
+    (copy / name).unlink(missing_ok=True)
+    (tmp_path / "secret").write_text("secret")
+    (copy / name).symlink_to(tmp_path / "secret")
+    for full in (False, True):
+        with pytest.raises(FedGAError, match=f"{name} is a link, where a plain file is expected"):
+            write_archive(copy, tmp_path / "archive", full=full)
+        assert not (tmp_path / "archive" / "manifest.json").exists()
+
+
+def test_a_sweep_goes_on_elsewhere(folder: Path, tmp_path: Path) -> None:
+    """Archived half-way, unpacked elsewhere and finished: every number and every byte of a model is the same."""
+    asked = 0
+
+    def half_way() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2
+
+    here, there = tmp_path / "here", tmp_path / "there"
+    with Store(here) as store, pytest.raises(Interrupted):
+        run_sweep(SPECS, store, torch.device("cpu"), axes=AXES, observer=Observer(should_stop=half_way))
+    write_archive(here, tmp_path / "archive", full=True)
+    shutil.rmtree(here)
+    with opened(tmp_path / "archive") as looked_at, Store(looked_at) as store:
+        assert {run.status for run in store.runs()} >= {"pending"}
+    unpack(tmp_path / "archive", there)
+    with Store(there) as store:
+        assert 0 < max(run.rounds_done for run in store.runs() if not run.finished) < 3
+        run_sweep(SPECS, store, torch.device("cpu"), axes=AXES)
+    assert rows(there) == rows(folder)
+    assert looks(there) == looks(folder)
+    models = sorted(path.name for path in (folder / "models").iterdir())
+    assert models == sorted(path.name for path in (there / "models").iterdir())
+    for name in models:
+        assert (there / "models" / name).read_bytes() == (folder / "models" / name).read_bytes()
+
+
+def test_what_cannot_be_unpacked(folder: Path, tmp_path: Path) -> None:
+    write_archive(folder, tmp_path / "small")
+    for source, words in ((tmp_path / "small", "is a small archive"), (folder, "is not an archive")):
+        with pytest.raises(FedGAError, match=words):
+            unpack(source, tmp_path / "new")
+    write_archive(folder, tmp_path / "full", full=True)
+    with pytest.raises(FedGAError, match="is there already"):
+        unpack(tmp_path / "full", folder)
+    with Store(folder) as store, pytest.raises(FedGAError, match="holds results of its own"):
+        write_archive(store.folder, _results_of_its_own(tmp_path))
+
+
+def _results_of_its_own(tmp_path: Path) -> Path:
+    with Store(tmp_path / "other") as store:
+        store.register(SPECS[:1], {SPECS[0].run_id: "data"})
+    return tmp_path / "other"
 
 
 def test_no_results_are_no_archive(tmp_path: Path) -> None:
@@ -109,9 +205,15 @@ def test_looks_of_runs_that_differ_in_any_setting_are_all_kept(tmp_path: Path) -
 
 def test_an_archive_replaces_another_and_never_its_own_folder(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "archive").mkdir()
-    (tmp_path / "archive" / "binary.npz").write_bytes(b"of other results")
+    (tmp_path / "archive" / "binary.npz").write_bytes(b"of an older version's archive")
+    (tmp_path / "archive" / "report.html").write_text("a page beside it")
+    write_archive(folder, tmp_path / "archive", full=True)
+    first = {path.name for path in (tmp_path / "archive" / "parts").iterdir()}
     write_archive(folder, tmp_path / "archive")
+    kept = first & {path.name for path in (tmp_path / "archive" / "parts").iterdir()}
+    assert [name.partition("-")[0] for name in kept] == ["paper"]  # which is the same in both
     assert not (tmp_path / "archive" / "binary.npz").exists()
+    assert (tmp_path / "archive" / "report.html").exists()
     with pytest.raises(FedGAError, match="cannot go where the results are"):
         write_archive(folder, folder)
 

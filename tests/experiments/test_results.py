@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedga.errors import FedGAError
+from fedga.experiments.digests import seal_everything
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import RoundMetrics, Store
 
@@ -144,6 +145,7 @@ def test_a_thousand_runs_of_500_rounds(tmp_path: Path, spec: Specs) -> None:
         connection = store._opened()
         connection.execute("BEGIN")
         connection.executemany(f"INSERT INTO metrics VALUES ({', '.join('?' * 16)})", rows)
+        seal_everything(connection)
         connection.execute("COMMIT")
         began = time.perf_counter()
         with store.results() as streamed:

@@ -59,6 +59,8 @@ def _program() -> Any:
     app.command("report")(report.report)
     app.command("results")(inspect.results)
     app.command("archive")(inspect.archive)
+    app.command("unpack")(inspect.unpack)
+    app.command("repair")(inspect.repair)
     app.command("evaluate")(inspect.evaluate_model)
     app.command("diagnose")(diagnose.diagnose)
     app.command("algorithms")(inspect.algorithms)

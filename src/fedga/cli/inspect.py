@@ -37,10 +37,10 @@ def results(
             raise FedGAError(f"--summary is a table: leave out --format {format}, or leave out --summary")
         from fedga.cli.summary import print_summary
 
-        with opened(folder) as here:
+        with opened(folder, say) as here:
             print_summary(here, None, out)
         return
-    with opened(folder) as here, Store(here) as store:
+    with opened(folder, say) as here, Store(here) as store:
         if format != "table":
             store.write_results(sys.stdout, format)
             return
@@ -49,17 +49,57 @@ def results(
 
 def archive(
     folder: Annotated[Path, typer.Argument(help="A folder that `fedga run` or `fedga paper` wrote.")],
-    target: Annotated[Path, typer.Argument(help="Where the small copy goes.")],
+    target: Annotated[Path, typer.Argument(help="Where the copy goes.")],
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything, in full precision: unfinished runs go on with `fedga unpack`.")
+    ] = False,
 ) -> None:
     """Make a small copy of a results folder, to commit or to send: Parquet files, without models and checkpoints.
 
     `fedga report` and `fedga results` read it like the folder itself; numbers are rounded to four significant digits.
+    With --full it is a copy to go on from on another machine:
+
+        fedga archive runs/mnist-0f3a half-way --full
+
+        fedga unpack half-way runs/mnist-0f3a
     """
     from fedga.experiments.archive import write_archive
 
-    files = write_archive(folder, target)
+    files = write_archive(folder, target, full=full)
     size = sum(path.stat().st_size for path in files)
-    say(f"{len(files)} files, {size / 1e6:.1f} MB: {target}; look at it with fedga report {target}")
+    then = f"go on elsewhere with fedga unpack {target} FOLDER" if full else f"look at it with fedga report {target}"
+    say(f"{len(files)} files, {size / 1e6:.1f} MB: {target}; {then}")
+
+
+def unpack(
+    source: Annotated[Path, typer.Argument(help="An archive that `fedga archive --full` wrote.", metavar="ARCHIVE")],
+    folder: Annotated[Path, typer.Argument(help="The new results folder.")],
+) -> None:
+    """Make a results folder of a full archive; the command that began its runs goes on in it with --out FOLDER."""
+    from fedga.experiments.archive import unpack as unpack_archive
+
+    unpack_archive(source, folder)
+    with Store(folder) as store:
+        left = [run for run in store.runs() if not run.finished]
+    done = f"{len(left)} runs are not finished: the command that began them goes on with --out {folder}"
+    say(done if left else f"all runs are finished; look at them with fedga report {folder}")
+
+
+def repair(
+    folder: Annotated[Path, typer.Argument(help="A results folder whose results.sqlite is damaged.")],
+) -> None:
+    """Keep every run of a damaged results folder that is whole; the damaged file stays beside it.
+
+    The command that trained the runs then trains the others again.
+    """
+    from fedga.experiments.repair import repair_results
+
+    kept, lost, aside = repair_results(folder)
+    if aside is None:
+        say(f"{folder} is whole: nothing to repair")
+        return
+    say(f"{kept} runs are whole and kept, {lost} are lost; the damaged file is {aside}")
+    say(f"train the others again with the command that trained them, and --out {folder}")
 
 
 def _print_rows(store: Store) -> None:

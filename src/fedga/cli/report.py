@@ -32,7 +32,7 @@ def report(
     from fedga.report.writers import write_section
 
     page = out_file or folder / "report.html"
-    with opened(folder) as here:
+    with opened(folder, say) as here:
         sections = sections_of(here)
         write_page(here, page, sections, called=str(folder))
         for section in (*sections, results_section(here)) if files else ():

@@ -1,26 +1,47 @@
-"""A small copy of a results folder, to commit or to send: Parquet files that pandas and DuckDB read as they are.
+"""A copy of a results folder, to commit, to send, or to go on from elsewhere.
 
-Numbers are rounded to four significant digits, and of class-wise looks at clients one is kept: of one seed, at its end;
-trained models and checkpoints stay behind. A report of an archive says the same as one of its folder, up to that.
+The small one is made of Parquet files that pandas and DuckDB read as they are: numbers rounded to four significant
+digits, and of class-wise looks at clients one, of one seed, at its end; trained models and checkpoints stay behind. A
+report of it says the same as one of its folder, up to that. The full one holds everything as it is, checkpoints of
+unfinished runs included: `unpack` makes a folder of it in which training goes on as if it had never been elsewhere.
+
+Either is a set of parts with a manifest (`fedga.experiments.manifest`), whole or refused.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedga.errors import FedGAError, needs_extra
 from fedga.experiments import code, own_metrics
-from fedga.experiments.database import FILE_NAME, IDENTITY, explained, open_for_reading, open_for_writing, transaction
+from fedga.experiments.database import (
+    FILE_NAME,
+    IDENTITY,
+    explained,
+    open_for_reading,
+    open_for_writing,
+    transaction,
+    without_digests,
+)
+from fedga.experiments.digests import has_digests
+from fedga.experiments.manifest import PARTS, Manifest, check_parts, read_manifest, replacing
 from fedga.experiments.records import METRICS
+from fedga.experiments.store import Store
+from fedga.files import require_regular
+from fedga.memory import require_memory
+from fedga.owner import Owner
+from fedga.sealed import DamagedError, is_whole
 
 DIGITS = 4
+SMALL, FULL = "small", "full"
 _BESIDE = ("paper.jsonl", "binary.npz")  # what `fedga paper` notes and computes outside the database
 _RUNS = ("key", "run_id", *IDENTITY, "spec", "fingerprint", "status", "rounds_done", "note")
 _TABLES: dict[str, tuple[str, ...]] = {
@@ -32,31 +53,97 @@ _TABLES: dict[str, tuple[str, ...]] = {
     "own_code": ("part", "digest", "origin"),
 }
 _MEASURED = (*METRICS, "value")
+_BYTES_PER_CELL = 150  # of a Parquet file's value as a Python object on its way into the database
+_NOT_DIGESTED = "{} is without digests, as fedga 0.1 wrote it: whether it is damaged cannot be told"
 
 
-def write_archive(folder: Path, target: Path) -> list[Path]:
-    """The results of ``folder`` as Parquet files in ``target``; returns the files."""
-    parquet = _parquet()
+def write_archive(folder: Path, target: Path, *, full: bool = False) -> list[Path]:
+    """The results of ``folder`` as an archive in ``target``, in place of one that is there; returns its files."""
     if target.exists() and target.samefile(folder):
         raise FedGAError(f"the archive cannot go where the results are, {str(folder)!r}: give another folder")
-    with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
-        connection.execute("BEGIN")
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        contents = {table: _read(connection, table) for table in _TABLES if table in there}
+    if (target / FILE_NAME).exists():
+        raise FedGAError(f"{str(target)!r} holds results of its own: give another folder for the archive")
+    _check_results(folder)
+    contents = None if full else _small_contents(folder)
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        for name in (*(f"{table}.parquet" for table in _TABLES), *_BESIDE):  # of an archive that this one replaces
+        with replacing(target, FULL if full else SMALL) as writer:
+            if contents is None:
+                _add_everything(folder, writer.add)
+            else:
+                for name, table in contents.items():
+                    writer.add(f"{name}.parquet", _as_parquet(table))
+            for name in _beside(folder):
+                writer.add(name, folder / name)
+        for name in (*(f"{table}.parquet" for table in _TABLES), *_BESIDE):  # of an archive of version 0.1
             (target / name).unlink(missing_ok=True)
-        written = [target / f"{table}.parquet" for table in contents]
-        for path, content in zip(written, contents.values(), strict=True):
-            parquet.write_table(content, path, compression="zstd", compression_level=19, use_dictionary=True)
-        return written + _copy_beside(folder, target)
+        return [target / PARTS / part.file for part in writer.parts.values()]
     except OSError as error:
         raise FedGAError(f"the archive cannot be written to {str(target)!r}: {error.strerror or error}") from None
 
 
-def _copy_beside(source: Path, target: Path) -> list[Path]:
-    return [Path(shutil.copy(source / name, target / name)) for name in _BESIDE if (source / name).exists()]
+def _check_results(folder: Path) -> None:
+    """Refuse to copy what is damaged, and links, which would bring along what lies elsewhere."""
+    with Store(folder) as store:
+        store.check()
+    for name in (FILE_NAME, *_beside(folder)):
+        require_regular(folder / name, links=False)
+
+
+def _beside(folder: Path) -> list[str]:
+    return [name for name in _BESIDE if (folder / name).is_symlink() or (folder / name).exists()]
+
+
+def _small_contents(folder: Path) -> dict[str, Any]:
+    _parquet()
+    with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
+        connection.execute("BEGIN")
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        return {table: _read(connection, table) for table in _TABLES if table in there}
+
+
+def _as_parquet(table: Any) -> bytes:
+    packed = io.BytesIO()
+    _parquet().write_table(table, packed, compression="zstd", compression_level=19, use_dictionary=True)
+    return packed.getvalue()
+
+
+def _add_everything(folder: Path, add: Callable[[str, bytes | Path], None]) -> None:
+    """The results file, with the checkpoints that unfinished runs go on from, and all models."""
+    with tempfile.TemporaryDirectory(prefix="fedga-") as place:
+        copy = Path(place) / FILE_NAME
+        checkpoints = _copy_results(folder, copy)
+        add(FILE_NAME, copy)
+    for path in (folder / "checkpoints" / name for name in checkpoints):
+        if not is_whole(path):
+            raise DamagedError(f"{path} is damaged or gone: give the training command again, it restarts its runs")
+        _add_plain(f"checkpoints/{path.name}", path, add)
+    models = folder / "models"
+    for path in sorted(models.iterdir()) if models.is_dir() else ():
+        if path.suffix in (".safetensors", ".json"):
+            _add_plain(f"models/{path.name}", path, add)
+
+
+def _add_plain(name: str, path: Path, add: Callable[[str, bytes | Path], None]) -> None:
+    require_regular(path, links=False)
+    add(name, path)
+
+
+def _copy_results(folder: Path, copy: Path) -> list[str]:
+    """The results file as it is now, in one file and without claims; returns the names of its checkpoints."""
+    with (
+        explained(folder, reading=True),
+        closing(open_for_reading(folder)) as connection,
+        closing(sqlite3.connect(copy)) as other,
+    ):
+        claims = connection.execute("SELECT owner, heartbeat FROM groups WHERE owner NOT NULL").fetchall()
+        if any(not Owner.parse(owner).gone(heartbeat) for owner, heartbeat in claims):
+            raise FedGAError(f"{str(folder)!r} is being trained in: stop that first, nothing is lost by it")
+        connection.backup(other)
+        other.execute("PRAGMA journal_mode = DELETE")
+        other.execute("UPDATE groups SET owner = NULL, heartbeat = 0")
+        other.execute("UPDATE runs SET status = 'pending' WHERE status = 'running'")
+        other.commit()
+        return [name for (name,) in other.execute("SELECT checkpoint FROM groups WHERE checkpoint NOT NULL")]
 
 
 def _read(connection: sqlite3.Connection, table: str) -> Any:
@@ -93,51 +180,131 @@ def _rounded(value: float | None) -> float | None:
 
 def is_archive(folder: Path) -> bool:
     """Whether `write_archive` made it; a folder with results of its own is read as what it is."""
-    return (folder / "runs.parquet").is_file() and not (folder / FILE_NAME).exists()
+    archived = (folder / "manifest.json").is_file() or (folder / "runs.parquet").is_file()
+    return archived and not (folder / FILE_NAME).exists()
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Path]:
-    """A results folder to read: the folder itself, or what its archive restores to for as long as it is needed."""
+def opened(folder: Path, notice: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
+    """A results folder to read: the folder itself, or what its archive restores to for as long as it is needed.
+
+    ``notice`` is told where damage cannot be seen, since version 0.1 wrote no digests.
+    """
     if not is_archive(folder):
+        with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
+            if not has_digests(connection):
+                notice(_NOT_DIGESTED.format(folder))
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="fedga-") as place:
-        restore(folder, Path(place))
+        restore(folder, Path(place), notice)
         yield Path(place)
 
 
-def restore(archive: Path, folder: Path) -> None:
-    """Make a results folder of an archive; runs that were not finished are finished as they were."""
+def restore(archive: Path, folder: Path, notice: Callable[[str], None] = lambda text: None) -> None:
+    """Make a folder to look at of an archive; runs that were not finished are as they were."""
+    manifest = read_manifest(archive)
+    if manifest is None:
+        notice(_NOT_DIGESTED.format(archive))
+        places = {f"{table}.parquet": archive / f"{table}.parquet" for table in _TABLES}
+        places |= {name: archive / name for name in _beside(archive)}
+    else:
+        check_parts(archive, manifest)
+        places = {name: archive / PARTS / part.file for name, part in manifest.parts.items()}
+    if manifest is not None and manifest.kind == FULL:
+        shutil.copyfile(places[FILE_NAME], folder / FILE_NAME)
+    else:
+        _restore_tables(archive, places, folder)
+    for name in _BESIDE:
+        if name in places:
+            require_regular(places[name], links=False)
+            shutil.copyfile(places[name], folder / name)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Make a results folder of a full archive, in which the same command goes on with what is not finished."""
+    manifest = _full_manifest(archive)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FedGAError(f"{str(folder)!r} is there already: give a new folder, or remove it")
+    check_parts(archive, manifest)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f".{folder.name[:100]}.{Owner.this_process()}.tmp")
+    try:
+        for name, part in manifest.parts.items():
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(archive / PARTS / part.file, partial / name)
+        with Store(partial) as store:
+            store.check()
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    except OSError as error:
+        raise FedGAError(f"{str(folder)!r} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _full_manifest(archive: Path) -> Manifest:
+    manifest = read_manifest(archive)
+    if manifest is None and not is_archive(archive):
+        raise FedGAError(f"{str(archive)!r} is not an archive: give a folder that `fedga archive` wrote")
+    if manifest is None or manifest.kind != FULL or FILE_NAME not in manifest.parts:
+        raise FedGAError(
+            f"{str(archive)!r} is a small archive, to be looked at: to go on elsewhere, make one with `fedga archive "
+            "--full`"
+        )
+    return manifest
+
+
+def _restore_tables(archive: Path, places: dict[str, Path], folder: Path) -> None:
     parquet = _parquet()
-    with closing(open_for_writing(folder)) as connection, transaction(connection):
+    if not places.get("runs.parquet", archive / "runs.parquet").exists():
+        raise DamagedError(f"the archive {str(archive)!r} is incomplete (it has no runs): bring a whole copy")
+    with closing(open_for_writing(folder)) as connection, explained(archive, reading=True), transaction(connection):
         connection.execute("CREATE TABLE IF NOT EXISTS partitions (key TEXT PRIMARY KEY, arrays BLOB NOT NULL)")
         own_metrics.make_table(connection)
         code.make_table(connection)
         for table in _TABLES:
-            path = archive / f"{table}.parquet"
-            if path.exists():
-                _insert(connection, table, _load(parquet, path))
-    _copy_beside(archive, folder)
+            path = places.get(f"{table}.parquet")
+            if path is not None and (path.is_symlink() or path.exists()):
+                _insert(connection, table, path, _load(parquet, path))
+        query = (
+            "SELECT run_id FROM runs WHERE status = 'done' AND NOT EXISTS (SELECT 1 FROM metrics WHERE run = runs.key)"
+        )
+        if lost := connection.execute(query).fetchall():
+            raise DamagedError(
+                f"the archive {str(archive)!r} is incomplete ({len(lost)} finished runs have no results): bring a "
+                "whole copy"
+            )
+        without_digests(connection)  # they are read once, right away; the archive's own were compared
 
 
 def _load(parquet: Any, path: Path) -> Any:
     try:
-        return parquet.read_table(path)
+        require_regular(path, links=False)
+        with parquet.ParquetFile(path) as file:
+            cells = file.metadata.num_rows * max(1, file.metadata.num_columns)
+            require_memory(cells * _BYTES_PER_CELL, str(path), "bring an archive of fewer runs")
+            return file.read()
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise FedGAError(f"{path} is damaged or is not an archive's file ({error}): bring a whole copy") from None
+        if isinstance(error, FedGAError):
+            raise
+        reason = " ".join(str(error).split())[:160]
+        raise FedGAError(f"{path} is damaged or is not an archive's file ({reason}): bring a whole copy") from None
 
 
-def _insert(connection: sqlite3.Connection, table: str, content: Any) -> None:
+def _insert(connection: sqlite3.Connection, table: str, path: Path, content: Any) -> None:
     if not content.num_rows:  # nor columns: those without a value are left out
         return
     names = [name for name in content.column_names if name in _TABLES[table]]
     columns = (content.column(name).to_pylist() for name in names)
-    rows = zip(
-        *(map(_rounded, of) if at in _MEASURED else of for at, of in zip(names, columns, strict=True)), strict=True
-    )
-    places = ", ".join("?" * len(names))
-    connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", rows)
+    try:
+        cells = (map(_rounded, of) if at in _MEASURED else of for at, of in zip(names, columns, strict=True))
+        places = ", ".join("?" * len(names))
+        connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", zip(*cells, strict=True))
+    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise FedGAError(f"{path} is damaged or is not an archive's file ({reason}): bring a whole copy") from error
 
 
 def _parquet() -> Any:

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from fedga.files import leftovers
+from fedga.files import leftovers, sync_folder
 from fedga.owner import Owner
 
 _NAME = re.compile(r"(?:tmp-)?group-\d+\.round-\d+\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]+\.safetensors")
@@ -37,7 +37,7 @@ def write_checkpoint(
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(folder)
+    sync_folder(folder)
     return final
 
 
@@ -52,15 +52,4 @@ def find_strays(folder: Path) -> list[Path]:
 def _make_durable(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A renamed file survives a power cut only once its folder is on disk too (there is no such call on Windows)."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(folder.parent)

@@ -95,7 +95,7 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
                     _create(connection)
                 elif not digests.has_digests(connection):
                     _add_digests(connection)
-            _check_structure(folder, connection)
+            check_structure(folder, connection)
         except BaseException:
             connection.close()
             raise
@@ -126,6 +126,11 @@ def open_for_reading(folder: Path) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def open_as_it_is(path: Path) -> sqlite3.Connection:
+    """A results file that may be damaged, to read whatever can be read of it."""
+    return _connect(path, "rw")
 
 
 @contextmanager
@@ -250,7 +255,7 @@ def _refuse_other_schema(folder: Path, connection: sqlite3.Connection) -> None:
         raise digests.damaged(folder / FILE_NAME, f"it has no {', '.join(sorted(missing))}")
 
 
-def _check_structure(folder: Path, connection: sqlite3.Connection) -> None:
+def check_structure(folder: Path, connection: sqlite3.Connection) -> None:
     """Refuse to write into a file whose structure is damaged: rows would be lost, or found twice."""
     with closing(connection.execute("PRAGMA integrity_check(1)")) as cursor:
         (found,) = cursor.fetchone()
@@ -263,6 +268,12 @@ def _add_digests(connection: sqlite3.Connection) -> None:
     digests.make_table(connection)
     digests.seal_everything(connection)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def without_digests(connection: sqlite3.Connection) -> None:
+    """Make the file one whose digests are not compared, inside the caller's transaction."""
+    connection.execute("DROP TABLE digests")
+    connection.execute("PRAGMA user_version = 1")
 
 
 def _create(connection: sqlite3.Connection) -> None:

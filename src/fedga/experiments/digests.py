@@ -13,6 +13,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,39 @@ class Digests:
         if has_digests(connection):
             self._known = dict(connection.execute("SELECT part, sha256 FROM digests"))
 
+    @classmethod
+    def readable(cls, connection: sqlite3.Connection) -> Digests:
+        """As many as can be read of a file whose table of digests may be damaged itself."""
+        digests = cls.__new__(cls)
+        digests._file, digests._looks, digests._known = _file_of(connection), None, None
+        if has_digests(connection):
+            digests._known = {}
+            for direction in ("ASC", "DESC"):
+                with suppress(sqlite3.Error):
+                    for part, digest in connection.execute(
+                        f"SELECT part, sha256 FROM digests ORDER BY part {direction}"
+                    ):
+                        digests._known[part] = digest
+        return digests
+
+    @property
+    def runs(self) -> int:
+        """How many runs have a digest."""
+        return sum(part.startswith("run/") for part in self._known or ())
+
     def check_runs(self, rows: Sequence[Row]) -> None:
         """The rows of ``RUNS_QUERY``: each as it was written, and none missing."""
         for row in rows:
-            if any(not isinstance(cell, kinds) for cell, kinds in zip(row, _KINDS.values(), strict=True)):
-                raise self._damaged(f"the entry of run {quoted(row[1])} holds what is not of its kind")
-        if self._known is None:
-            return
-        for row in rows:
+            self.check_run(row)
+        if self._known is not None and self.runs != len(rows):
+            raise self._damaged(f"of {self.runs} runs {len(rows)} are left")
+
+    def check_run(self, row: Row) -> None:
+        """One of these rows."""
+        if any(not isinstance(cell, kinds) for cell, kinds in zip(row, _KINDS.values(), strict=True)):
+            raise self._damaged(f"the entry of run {quoted(row[1])} holds what is not of its kind")
+        if self._known is not None:
             self._check(f"run/{row[0]}", run_digest(row), f"the entry of run {quoted(row[1])}")
-        kept = sum(part.startswith("run/") for part in self._known)
-        if kept != len(rows):
-            raise self._damaged(f"of {kept} runs {len(rows)} are left")
 
     def check_metrics(self, run: int, run_id: str, table: np.ndarray) -> None:
         """The rows of one run, all columns of them, as `as_table` has them."""
@@ -202,6 +224,14 @@ def read_own(connection: sqlite3.Connection, digests: Digests, run: int, run_id:
 
 def _own_rows(connection: sqlite3.Connection, run: int) -> list[Row]:
     return connection.execute(_OWN_ROWS, (run,)).fetchall() if has_table(connection, "own_metrics") else []
+
+
+def read_looks(connection: sqlite3.Connection, digests: Digests, run: int, run_id: str) -> list[Row]:
+    """Round and packed arrays of the looks at a run's clients, compared with their digests."""
+    query = "SELECT round, arrays FROM client_rounds WHERE run = ? ORDER BY round"
+    rows = connection.execute(query, (run,)).fetchall()
+    digests.check_looks(run, run_id, rows)
+    return rows
 
 
 class Sealer:

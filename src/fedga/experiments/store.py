@@ -22,7 +22,18 @@ from fedga.errors import FedGAError, quoted
 from fedga.experiments import own_metrics
 from fedga.experiments.checkpoints import find_strays, write_checkpoint
 from fedga.experiments.database import FILE_NAME, explained, open_for_reading, open_for_writing, transaction
-from fedga.experiments.digests import Digests, Sealer, damaged, has_table, seal_look, seal_rows, seal_runs
+from fedga.experiments.digests import (
+    Digests,
+    Sealer,
+    damaged,
+    has_table,
+    read_looks,
+    read_metrics,
+    read_own,
+    seal_look,
+    seal_rows,
+    seal_runs,
+)
 from fedga.experiments.records import METRICS, ClientRound, Group, Partition, RoundMetrics, Run, Summary
 from fedga.experiments.register import register_runs
 from fedga.experiments.results import ResultTable, read_runs, read_summaries, result_table, write_table
@@ -129,6 +140,17 @@ class Store:
         """All runs of the folder, in the order of the results table."""
         with self._reading() as connection:
             return read_runs(connection)
+
+    def check(self) -> None:
+        """Compare everything in the results file with its digests; the first thing that is damaged is an error."""
+        with self._reading() as connection:
+            digests = Digests(connection)
+            for run in read_runs(connection):
+                read_metrics(connection, digests, run.key, run.run_id)
+                read_own(connection, digests, run.key, run.run_id)
+        for run in self.runs():
+            self.client_rounds(run.run_id)
+        self.partitions()
 
     # Groups
 
@@ -427,9 +449,7 @@ class Store:
             key = connection.execute("SELECT key FROM runs WHERE +run_id = ?", (run_id,)).fetchone()
             if key is None:
                 return []
-            query = "SELECT round, arrays FROM client_rounds WHERE run = ? ORDER BY round"
-            rows = connection.execute(query, key).fetchall()
-            Digests(connection).check_looks(key[0], run_id, rows)
+            rows = read_looks(connection, Digests(connection), key[0], run_id)
         with self._unpacking(what):
             return [ClientRound.unpack(run_id, at, packed) for at, packed in rows]
 

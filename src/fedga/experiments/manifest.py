@@ -1,0 +1,184 @@
+"""A set of files that is swapped in whole: parts under names of their own, and one manifest that says which count.
+
+Parts lie in a folder ``parts`` that is theirs alone, called after their content (``metrics-1f0c9a77.parquet``), so that
+a new set can be written beside the old one.
+The old set counts until the manifest is replaced, in one step; then its parts are removed. Whoever is killed on the
+way, or finds the disk full, leaves the old set or the new one. The manifest has the size and SHA-256 of every part, and
+of itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fedga.errors import FedGAError, quoted
+from fedga.files import leftovers, open_regular, sync_folder, write_whole
+from fedga.owner import Owner
+from fedga.sealed import DamagedError
+
+FILE_NAME, PARTS = "manifest.json", "parts"
+FORMAT = "fedga-archive-2"
+_BLOCK = 1 << 20
+_MOST_BYTES = 64 << 20  # of a manifest
+_PART = re.compile(r"[^/]+-[0-9a-f]{8}(\.[a-z]+)?")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a set."""
+
+    file: str  # its name in the folder of parts
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The parts of a set by what they are called where they belong, such as ``checkpoints/group-0001….safetensors``."""
+
+    kind: str
+    parts: Mapping[str, Part]
+
+    def to_json(self) -> str:
+        parts = {name: [part.file, part.size, part.sha256] for name, part in sorted(self.parts.items())}
+        content = {"format": FORMAT, "kind": self.kind, "parts": parts}
+        return json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n"
+
+
+def _digest(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder; None where there is none. One that is damaged, or of a newer version, is refused."""
+    path = folder / FILE_NAME
+    try:
+        with open_regular(path) as file:
+            text = file.read(_MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise FedGAError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    try:
+        content = json.loads(text)
+        digest = content.pop("sha256")
+        whole = _digest(content) == digest
+        if whole and content["format"] != FORMAT:
+            raise FedGAError(f"{path} is of format {quoted(content['format'])}: read it with a newer fedga")
+        parts = {name: Part(str(file), int(size), str(sha)) for name, (file, size, sha) in content["parts"].items()}
+    except FedGAError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole or not all(_is_inside(name) and _PART.fullmatch(part.file) for name, part in parts.items()):
+        raise DamagedError(f"{path} is damaged, or is not the manifest of an archive: bring a whole copy")
+    return Manifest(str(content["kind"]), parts)
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name stays in the folder it is put into."""
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+
+
+def check_parts(folder: Path, manifest: Manifest) -> None:
+    """Refuse a set from which a part is missing, or of which one is not as it was written."""
+    for part in manifest.parts.values():
+        path = folder / PARTS / part.file
+        try:
+            whole = _hashed(path, part.size) == (part.size, part.sha256)
+        except FileNotFoundError:
+            raise DamagedError(
+                f"the archive {str(folder)!r} is incomplete ({part.file} is missing): bring a whole copy"
+            ) from None
+        except OSError as error:
+            raise FedGAError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+        if not whole:
+            raise DamagedError(f"{path} is damaged (it does not match the archive's manifest): bring a whole copy")
+
+
+def _hashed(path: Path, most: int) -> tuple[int, str]:
+    """Size and SHA-256 of a file; of one that is longer than promised, only that it is."""
+    digest, size = hashlib.sha256(), 0
+    with open_regular(path) as file:
+        while size <= most and (block := file.read(_BLOCK)):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
+
+
+class Writer:
+    """A new set of parts, that nobody sees before all of them are there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / PARTS
+        self.parts: dict[str, Part] = {}
+        self._made: list[Path] = []
+
+    def add(self, name: str, content: bytes | Path) -> None:
+        """A part from bytes, or copied from a file."""
+        partial = self.folder / f".{PurePosixPath(name).name[:100]}.{Owner.this_process()}.{secrets.token_hex(4)}.tmp"
+        try:
+            with partial.open("xb") as file:
+                digest, size = hashlib.sha256(), 0
+                for block in _blocks(content):
+                    file.write(block)
+                    digest.update(block)
+                    size += len(block)
+                file.flush()
+                os.fsync(file.fileno())
+            stem, suffix = PurePosixPath(name).stem, PurePosixPath(name).suffix
+            final = self.folder / f"{stem}-{digest.hexdigest()[:8]}{suffix}"
+            if not final.exists():
+                self._made.append(final)
+            partial.replace(final)
+        finally:
+            partial.unlink(missing_ok=True)
+        self.parts[name] = Part(final.name, size, digest.hexdigest())
+
+    def give_up(self) -> None:
+        """Remove what was written; the old set is as it was."""
+        for path in self._made:
+            path.unlink(missing_ok=True)
+
+
+def _blocks(content: bytes | Path) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    with open_regular(content) as file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
+@contextmanager
+def replacing(folder: Path, kind: str) -> Iterator[Writer]:
+    """Write a new set into a folder: it takes the place of the one there at the end of the block, or not at all."""
+    (folder / PARTS).mkdir(parents=True, exist_ok=True)
+    writer = Writer(folder)
+    try:
+        yield writer
+        manifest = Manifest(kind, writer.parts)
+        check_parts(folder, manifest)
+        sync_folder(folder / PARTS)
+        write_whole(folder / FILE_NAME, manifest.to_json(), durable=True)
+    except BaseException:
+        writer.give_up()
+        raise
+    _remove_older(folder, manifest)
+
+
+def _remove_older(folder: Path, manifest: Manifest) -> None:
+    """Parts that no longer count: of the set that was replaced, or of a writer that was killed before its end."""
+    counts = {part.file for part in manifest.parts.values()}
+    others = [path for path in (folder / PARTS).iterdir() if _PART.fullmatch(path.name) and path.name not in counts]
+    for path in (*others, *leftovers(folder / PARTS), *leftovers(folder)):
+        path.unlink(missing_ok=True)
