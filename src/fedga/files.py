@@ -26,25 +26,23 @@ _KINDS = (
 )
 
 
-def write_whole(path: Path, content: str | bytes, *, durable: bool = False) -> Path:
+def write_whole(path: Path, content: str | bytes, *, synced: bool = False) -> Path:
     """Write a file, with the folders it is in, so that nobody ever reads half of it; text as UTF-8, line ends as given.
 
     It is written under a name of this process beside its place, and then moved there: whoever is killed on the way
-    leaves the file that was there before. A ``durable`` one survives a power cut once this returns. An ``OSError`` is
-    the caller's to put into words.
+    leaves the file that was there before. One that is ``synced`` is whole after a power cut too, and there
+    to stay after `sync_folder`. An ``OSError`` is the caller's to put into words.
     """
     partial = path.with_name(f".{path.name[:100]}.{Owner.this_process()}.{secrets.token_hex(4)}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-        if durable:
+        if synced:
             with partial.open("rb+") as file:
                 os.fsync(file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    if durable:
-        sync_folder(path.parent)
     return path
 
 

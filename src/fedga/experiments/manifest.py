@@ -169,11 +169,21 @@ def replacing(folder: Path, kind: str) -> Iterator[Writer]:
         manifest = Manifest(kind, writer.parts)
         check_parts(folder, manifest)
         sync_folder(folder / PARTS)
-        write_whole(folder / FILE_NAME, manifest.to_json(), durable=True)
+        write_whole(folder / FILE_NAME, manifest.to_json(), synced=True)
     except BaseException:
-        writer.give_up()
+        if not _counts(folder, writer.parts):  # an interrupt may come right after the swap
+            writer.give_up()
         raise
+    sync_folder(folder)
     _remove_older(folder, manifest)
+
+
+def _counts(folder: Path, parts: Mapping[str, Part]) -> bool:
+    try:
+        manifest = read_manifest(folder)
+    except FedGAError:
+        return False
+    return manifest is not None and manifest.parts == parts
 
 
 def _remove_older(folder: Path, manifest: Manifest) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from fedga.errors import unknown_name
+from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.experiments import own_metrics
 from fedga.experiments.database import IDENTITY, snapshot
 from fedga.experiments.digests import RUN_ROW, RUNS_QUERY, Digests, read_metrics, read_own
@@ -48,7 +48,14 @@ def read_runs(connection: sqlite3.Connection) -> list[Run]:
 
 def _run(row: tuple[Any, ...]) -> Run:
     named = dict(zip(RUN_ROW, row, strict=True))
-    return Run(spec=RunSpec.from_json(named["spec"]), **{name: named[name] for name in _OF_A_RUN})
+    try:
+        spec = RunSpec.from_json(named["spec"])
+    except FedGAError as error:
+        raise FedGAError(
+            f"run {quoted(named['run_id'])} is described in a way this version cannot read ({error}): was it written "
+            "by a newer fedga?"
+        ) from error
+    return Run(spec=spec, **{name: named[name] for name in _OF_A_RUN})
 
 
 def _order(run: Run) -> tuple[Any, ...]:
