@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sqlite3
 import threading
 import time
@@ -15,8 +16,9 @@ from fedga.errors import FedGAError
 from fedga.experiments import database
 from fedga.experiments import store as store_module
 from fedga.experiments.grid import build_sweep
+from fedga.experiments.repair import repair_results
 from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import ClientRound, Group, RoundMetrics, Store
+from fedga.experiments.store import ClientRound, Group, Partition, RoundMetrics, Store
 from fedga.owner import Owner
 from tests.patience import PATIENCE_S
 
@@ -169,6 +171,29 @@ def test_the_group_of_a_dead_owner_is_free(store: Store, spec: Specs, other: str
     group = claimed(store, spec())
     give_to(store, group, other, age)
     assert store.claim(group.id) is free
+
+
+def test_a_sign_of_life_in_the_future_is_not_waited_for_without_end(
+    store: Store, spec: Specs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a clock leaves it that was set back across a restart: who lives gives another sign while we watch."""
+    group, now = claimed(store, spec()), time.monotonic()
+    other, an_hour = "elsewhere-0000.1.5", -3600.0
+    give_to(store, group, other, an_hour)
+    assert not store.claim(group.id)
+    monkeypatch.setattr(store_module.time, "monotonic", lambda: now + 100)
+    give_to(store, group, other, an_hour - 30)  # it lives
+    assert not store.claim(group.id)
+    monkeypatch.setattr(store_module.time, "monotonic", lambda: now + 219)
+    assert not store.claim(group.id)
+    monkeypatch.setattr(store_module.time, "monotonic", lambda: now + 221)
+    assert store.claim(group.id)
+
+
+def test_an_owner_that_no_process_has_is_gone(store: Store, spec: Specs) -> None:
+    group = claimed(store, spec())
+    give_to(store, group, "damaged")
+    assert store.claim(group.id)
 
 
 def give_to(store: Store, group: Group, other: str, age: float = 0.0) -> None:
@@ -518,3 +543,100 @@ def test_network_folders_are_told_by_their_mount(monkeypatch: pytest.MonkeyPatch
     assert database.is_network_folder(tmp_path / "a b" / "out")
     assert not database.is_network_folder(tmp_path / "a b" / "c" / "out")
     assert not database.is_network_folder(tmp_path / "a")
+
+
+# Damage
+
+
+def filled(folder: Path, spec: Specs) -> Path:
+    """Three runs: two finished, one half-way; looks at clients, a partition, a metric of the user's own."""
+    runs = [spec(seed=seed) for seed in range(3)]
+    with Store(folder) as store:
+        register(store, *runs)
+        store.keep_partitions([Partition("mnist", "dirichlet", 0.1, 2, 0, ("a", "b"), np.array([[1, 2], [3, 4]]))])
+        groups = store.create_groups([[run.run_id] for run in runs])
+        for number, (group, run) in enumerate(zip(groups, runs, strict=True)):
+            store.claim(group.id)
+            rows = [RoundMetrics(run.run_id, at, accuracy=at / 7 + number, own={"mine": at / 3}) for at in range(1, 6)]
+            looks = [ClientRound(run.run_id, 5, {"client": np.arange(2), "accuracy": np.array([0.25, np.nan])})]
+            end = {run.run_id: "done"} if number < 2 else {}
+            store.commit(group.id, 5, rows, looks, save("state"), end)
+            store.release(group.id)
+    return folder
+
+
+def contents(folder: Path) -> str:
+    """Everything that readers get from a folder, as text."""
+    stream = io.StringIO()
+    with Store(folder) as store:
+        store.write_results(stream)
+        runs = [
+            (run.run_id, run.spec, run.fingerprint, run.finished, run.rounds_done, run.note) for run in store.runs()
+        ]
+        looks = [[(one.round, str(one.arrays)) for one in store.client_rounds(run_id)] for run_id, *_ in runs]
+        return f"{stream.getvalue()}{runs}{looks}{store.summaries()}{store.partitions()}{store.check()}"
+
+
+def test_every_flipped_bit_of_the_results_file_is_told_or_changes_nothing(tmp_path: Path, spec: Specs) -> None:
+    """Bits are taken all over the file, densely where rows are; a reader gets the same, or one sentence."""
+    path = filled(tmp_path, spec) / "results.sqlite"
+    whole, expected = path.read_bytes(), contents(tmp_path)
+    used = [at for at, byte in enumerate(whole) if byte]
+    told = 0
+    for place in range(0, len(used), 17):
+        damaged = bytearray(whole)
+        damaged[used[place]] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found = contents(tmp_path)
+        except FedGAError:
+            told += 1
+        else:
+            assert found == expected, used[place]
+    assert told > 100
+
+
+def test_damage_in_one_run_leaves_the_others_to_a_repair(tmp_path: Path, spec: Specs) -> None:
+    path = filled(tmp_path, spec) / "results.sqlite"
+    before = contents(tmp_path)
+    assert repair_results(tmp_path) == (3, 0, None)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE metrics SET accuracy = accuracy + 1e-12 WHERE run = 2 AND round = 3")
+    connection.close()
+    with pytest.raises(FedGAError, match=rf"is damaged \(a result of run {spec(seed=1).run_id}\): 'fedga repair"):
+        contents(tmp_path)
+    kept, lost, aside = repair_results(tmp_path)
+    assert (kept, lost) == (2, 1)
+    assert aside == tmp_path / "results.sqlite.damaged"
+    with Store(tmp_path) as store:
+        assert [run.spec.seed for run in store.runs()] == [0, 2]
+        [group] = store.pending_groups()
+        assert group.round == 5
+        assert group.checkpoint is not None
+        assert group.checkpoint.read_text() == "state"
+        again = spec(seed=1)
+        register(store, again)
+        [group] = store.create_groups([[again.run_id]])
+        store.claim(group.id)
+        rows = [RoundMetrics(again.run_id, at, accuracy=at / 7 + 1, own={"mine": at / 3}) for at in range(1, 6)]
+        looks = [ClientRound(again.run_id, 5, {"client": np.arange(2), "accuracy": np.array([0.25, np.nan])})]
+        store.commit(group.id, 5, rows, looks, finished={again.run_id: "done"})
+    assert contents(tmp_path).partition("Summary")[0] == before.partition("Summary")[0]
+
+
+def test_a_file_of_version_0_1_is_read_and_gets_digests_when_it_is_written(tmp_path: Path, spec: Specs) -> None:
+    path = filled(tmp_path, spec) / "results.sqlite"
+    before = contents(tmp_path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE digests")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    assert contents(tmp_path) == before
+    with Store(tmp_path) as store:
+        register(store, *(spec(seed=seed) for seed in range(3)))
+    assert contents(tmp_path) == before
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE client_rounds SET arrays = x'00' WHERE run = 1")
+    connection.close()
+    with pytest.raises(FedGAError, match="a look at the clients of run"):
+        contents(tmp_path)

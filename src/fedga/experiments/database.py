@@ -171,7 +171,7 @@ def explained(folder: Path, reading: bool = False) -> Iterator[None]:
         raise
     except Exception as error:
         sentence = explain(folder, error, reading)
-        if sentence is None or (reading and not isinstance(error, sqlite3.Error)):
+        if sentence is None or (reading and not isinstance(error, (sqlite3.Error, UnicodeDecodeError))):
             raise
         raise FedGAError(sentence) from error
 
@@ -196,13 +196,27 @@ def explain(folder: Path, error: Exception, reading: bool = False) -> str | None
         return f"the output folder {name!r} is not writable: change its permissions or give another --out"
     if isinstance(error, sqlite3.DatabaseError) and ("not a database" in text or "encrypted" in text):
         return f"{str(folder / FILE_NAME)!r} is damaged or is not a results file ({text}): give another --out"
-    if isinstance(error, sqlite3.DatabaseError) and ("malformed" in text or "corrupt" in text):
-        return str(digests.damaged(folder / FILE_NAME, text))
+    if isinstance(error, UnicodeDecodeError) or (isinstance(error, sqlite3.Error) and _tells_damage(text)):
+        return str(digests.damaged(folder / FILE_NAME, " ".join(text.split())[:160]))
     if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "busy" in text):
         return f"another process has kept {str(folder / FILE_NAME)!r} locked for {BUSY_S:g} s: try again later"
     if isinstance(error, (sqlite3.OperationalError, OSError)):
         return f"the output folder {name!r} cannot be used ({text}): give another --out"
     return None
+
+
+def _tells_damage(text: str) -> bool:
+    """Whether SQLite says that the file is not as it wrote it; a schema of ours has all its tables and columns."""
+    signs = (
+        "malformed",
+        "corrupt",
+        "not decode",
+        "no such table",
+        "no such column",
+        "file format",
+        "no such collation",
+    )
+    return any(sign in text for sign in signs)
 
 
 def _no_room(folder: Path) -> bool:

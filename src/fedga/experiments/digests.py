@@ -55,7 +55,10 @@ class Digests:
         self._known: dict[str, bytes] | None = None
         self._looks: Counter[str] | None = None  # how many there are of each run
         if has_digests(connection):
-            self._known = dict(connection.execute("SELECT part, sha256 FROM digests"))
+            rows = connection.execute("SELECT part, sha256 FROM digests").fetchall()
+            if not all(isinstance(part, str) and isinstance(digest, bytes) for part, digest in rows):
+                raise self._damaged("one of its digests")
+            self._known = dict(rows)
 
     @classmethod
     def readable(cls, connection: sqlite3.Connection) -> Digests:
@@ -69,7 +72,7 @@ class Digests:
                     for part, digest in connection.execute(
                         f"SELECT part, sha256 FROM digests ORDER BY part {direction}"
                     ):
-                        digests._known[part] = digest
+                        digests._known[str(part)] = digest
         return digests
 
     @property
@@ -86,7 +89,8 @@ class Digests:
 
     def check_run(self, row: Row) -> None:
         """One of these rows."""
-        if any(not isinstance(cell, kinds) for cell, kinds in zip(row, _KINDS.values(), strict=True)):
+        strange = any(not isinstance(cell, kinds) for cell, kinds in zip(row, _KINDS.values(), strict=True))
+        if strange or row[-1] not in ("pending", "running", "done", "diverged"):
             raise self._damaged(f"the entry of run {quoted(row[1])} holds what is not of its kind")
         if self._known is not None:
             self._check(f"run/{row[0]}", run_digest(row), f"the entry of run {quoted(row[1])}")

@@ -38,7 +38,7 @@ def names(connection: sqlite3.Connection) -> tuple[str, ...]:
     """All that were ever measured in this folder, those of averaged models last."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'own_metrics'").fetchone() is None:
         return ()
-    found = [name for (name,) in connection.execute("SELECT DISTINCT name FROM own_metrics")]
+    found = [str(name) for (name,) in connection.execute("SELECT DISTINCT name FROM own_metrics")]  # checked with rows
     return tuple(sorted(found, key=lambda name: (name.startswith("averaged_"), name)))
 
 

@@ -445,8 +445,8 @@ class Store:
         """The class-wise looks at a run's active clients, in the order of rounds."""
         what = f"a look at the clients of run {run_id}"
         with self._reading() as connection:
-            # A full look through the runs: an index that is damaged would hide one.
-            key = connection.execute("SELECT key FROM runs WHERE +run_id = ?", (run_id,)).fetchone()
+            # An index that is damaged would hide the run.
+            key = connection.execute("SELECT key FROM runs NOT INDEXED WHERE run_id = ?", (run_id,)).fetchone()
             if key is None:
                 return []
             rows = read_looks(connection, Digests(connection), key[0], run_id)
