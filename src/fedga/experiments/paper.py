@@ -8,6 +8,7 @@ or on a twentieth of the rounds and few seeds and α of a data set that is named
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.grid import build_sweep
 from fedga.experiments.presets import STRONG, preset_settings
 from fedga.experiments.spec import RunSpec
+from fedga.files import require_regular
 
 DATASETS = ("mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet")
 ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0)
@@ -30,6 +32,7 @@ LEARNING_RATES = (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
 SCALES = ("quick", "full")
 BEYOND = "beyond the paper"
 FILE_NAME = "paper.jsonl"
+_DIGEST = "sha256"
 
 _QUICK_DATASET = "digits"
 _QUICK_SEEDS = {_QUICK_DATASET: (0, 1, 2)}
@@ -306,7 +309,7 @@ def remember(folder: Path, experiments: Iterable[Experiment], scope: Scope) -> N
     """Note in the folder what was asked of it, for its report: lines that are only ever added, by any process."""
     known = asked(folder)
     names = [each.name for each in experiments if scope not in known.get(each.name, ())]
-    lines = (json.dumps({"experiment": name, **dataclasses.asdict(scope)}, ensure_ascii=False) for name in names)
+    lines = (_line({"experiment": name, **dataclasses.asdict(scope)}) for name in names)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
@@ -320,16 +323,36 @@ def asked(folder: Path) -> dict[str, tuple[Scope, ...]]:
     path = folder / FILE_NAME
     found: dict[str, tuple[Scope, ...]] = {}
     try:
+        require_regular(path)
         for line in path.read_text(encoding="utf-8").splitlines():
-            values = json.loads(line)
+            values = _checked(json.loads(line))
             name, scope = values["experiment"], _scope(values)
             if name in EXPERIMENTS:
                 found[name] = tuple(dict.fromkeys((*found.get(name, ()), scope)))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise FedGAError(f"{path} cannot be read ({error}): delete it and repeat the `fedga paper` command") from None
     return found
+
+
+def _line(values: dict[str, Any]) -> str:
+    """A note with a digest of what it says."""
+    return json.dumps({**values, _DIGEST: _digest(values)}, ensure_ascii=False)
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """A note as it was written; those of version 0.1 have no digest."""
+    digest = values.pop(_DIGEST, None)
+    if set(values) != {"experiment", *(field.name for field in dataclasses.fields(Scope))}:
+        raise ValueError("a line has other entries than these notes have")
+    if digest not in (None, _digest(values)):
+        raise ValueError("a line does not match its digest")
+    return values
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _scope(values: Mapping[str, Any]) -> Scope:

@@ -51,7 +51,10 @@ function save(name, text) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-const csvCell = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+// A spreadsheet computes a text that begins like a formula; with an apostrophe it stays text. Numbers stay numbers.
+const asText = (text) => (/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text);
+const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+const csvCell = (text) => quoted(asText(text));
 const csvText = (rows) => rows.map((row) => `${row.map((cell) => csvCell(String(cell))).join(",")}\n`).join("");
 
 const placeTitle = (place) => (place.alpha === "–" ? place.dataset : `${place.dataset}, α = ${place.alpha}`);
