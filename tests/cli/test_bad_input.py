@@ -95,7 +95,7 @@ def test_misspelt_name(command: str, name: str, nearest: str) -> None:
             "strength must be a number of at least 0 and at most 1e+06, not 1e+308",
         ),
         ("tune --then fedprox:mu=-1", "--algorithm fedprox: mu must be a number of at least 0, not -1.0"),
-        ("run --lr 1e308", "--lr must be a number above 0 and at most 1e+09, not 1e+308"),
+        ("run --lr 1e308", "--lr must be a number above 0 and at most 1e+30, not 1e+308"),
         ("run --lr 1e400", "--lr must be a number above 0, not inf"),
         ("run --lr nan", "--lr must be a number above 0, not nan"),
         ("run --lr -0", "--lr must be a number above 0, not -0.0"),

@@ -36,7 +36,7 @@ SITES = "sites/"  # before the name of a federation, where a data set would be n
 
 # Training computes in float32, which holds 1e-38 to 3e38. A rate is multiplied by gradients, by weights and by the last
 # hundredth of a schedule, so that both ends keep a wide distance from those.
-_TINY, _HUGE = 1e-30, 1e9
+_TINY, _HUGE = 1e-30, 1e30
 _COUNT = Number(whole=True, least=1)
 
 
@@ -93,7 +93,7 @@ class RunSpec:
     weight_decay: float = _setting(0.0, Number(least=0, smallest=_TINY, largest=_HUGE), "weight decay of the clients")
     clip: float | None = _setting(
         5.0,
-        Number(least=0, none=True, zero_is_none=True, smallest=_TINY, largest=1e30),
+        Number(least=0, none=True, zero_is_none=True, smallest=_TINY, largest=_HUGE),
         "largest gradient norm of a local step (0 or none: any)",
     )
     precision: str = _setting("float32", Choice(PRECISIONS), "precision of products on a GPU")
