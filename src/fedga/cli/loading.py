@@ -29,8 +29,8 @@ class _Watch:
         library, takes = _TAKES[name]
         if left < takes:
             raise FedGAError(
-                f"too little memory to load {library} (it takes {takes / 1e6:.0f} MB, and {left / 1e6:.0f} MB are left to "
-                "this process): raise the limit (ulimit -v)"
+                f"too little memory to load {library} (it takes {takes / 1e6:.0f} MB, and {left / 1e6:.0f} MB are left "
+                "to this process): raise the limit (ulimit -v)"
             )
 
 
