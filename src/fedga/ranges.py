@@ -124,6 +124,8 @@ class Number:
         if self.none and text.lower() in OFF:
             return None
         try:
+            if "_" in text or not text.isascii():  # which Python reads, and a user did not mean
+                raise ValueError
             number = int(text) if self.whole else float(text)
         except ValueError:
             raise wrong_value(where, str(self), text) from None

@@ -134,6 +134,10 @@ def _refuse_repeated(arguments: Sequence[str]) -> None:
     """The parser would keep the last of two and say nothing."""
     options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
     for option in options:
+        if f"--no-{option[2:]}" in options:
+            raise FedGAError(f"{option} and --no-{option[2:]} are both given: give one of them")
+    options = ["--seeds" if option == "--seed" else option for option in options]  # one setting by two names
+    for option in options:
         if options.count(option) > 1:
             raise FedGAError(f"{option} is given twice: give it once, with a comma list such as {option} A,B")
 

@@ -98,7 +98,7 @@ def _parse(where: str, name: str, text: str) -> list[Any]:
         if not part and not (name == "preset" and part == text.strip()):
             raise FedGAError(f"{where} {text!r} has an empty entry: separate values by single commas")
         ranges = isinstance(setting.kind, Number) and setting.kind.whole
-        ends = re.fullmatch(r"(\d+)-(\d+)", part) if ranges else None
+        ends = re.fullmatch(r"([0-9]+)-([0-9]+)", part) if ranges else None
         if ends:
             first, last = (int(setting.kind.parse(where, end) or 0) for end in ends.groups())
             if last < first:
