@@ -224,6 +224,24 @@ def test_it_is_found_without_a_check_too(model: Any) -> None:
     assert not torch.equal(after[0], kept)
 
 
+class LookedUp(nn.Module):
+    """Reads its inputs as places in a table, as it may where they are whole numbers from 0 up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors, self.output = nn.Embedding(2, 3), nn.Linear(12, 4)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.output(self.vectors(inputs.long()).flatten(1)) * self.scale
+
+
+def test_a_table_and_a_constant_pass_the_check() -> None:
+    model = StackedModel(LookedUp())
+    model.check((4,))
+    assert model.moving_buffers == ()
+
+
 class Counting(Base):
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__(input_shape, num_classes)

@@ -128,7 +128,8 @@ class StackedModel:
         device = next(self._module.parameters()).device
         tensors = dict(self._module.named_parameters()) | dict(self._module.named_buffers())
         params, buffers = self.params.flatten(tensors), self.buffers.flatten(tensors).to(self.dtype)
-        inputs = torch.randn(3, *input_shape, generator=torch.Generator().manual_seed(0)).to(device, self.dtype)
+        # From 0 to 1, as pixels are: what a network looks up by its inputs has an entry 0.
+        inputs = torch.rand(3, *input_shape, generator=torch.Generator().manual_seed(0)).to(device, self.dtype)
         mask, key = inputs.new_ones(3), torch.zeros((), dtype=torch.int64, device=device)
         before = torch.get_rng_state()
         try:
@@ -136,7 +137,7 @@ class StackedModel:
             if self._moving:
                 given = (params[None], buffers[None], inputs[None], mask[None], key[None])
                 self.gradient(*given, torch.Tensor.sum, torch.empty_like(params[None]))
-        except FedGAError:
+        except (FedGAError, MemoryError):
             raise
         except Exception as error:
             home = next(iter(self._files()), None)
@@ -166,10 +167,11 @@ class StackedModel:
             for name, value in after.items()
             if value is not given[name] or value._version or not torch.equal(value, before[name])
         ]
-        self._moving = tuple(name for name in moved if not _is_ours(self._module, name))
-        for name in self._moving:
+        moving = tuple(name for name in moved if not _is_ours(self._module, name))
+        for name in moving:
             self._check_moved(name, before[name], after[name])
-        if self._moving:
+        self._moving = moving
+        if moving:
             self._by_hand = self._gradient_by_hand = None  # which know nothing of buffers
 
     def _check_moved(self, name: str, before: Tensor, after: Tensor) -> None:
@@ -367,9 +369,8 @@ class StackedModel:
             if not real:  # nothing left to train on: this copy stands still
                 continue
             own = {name: value.clone() for name, value in self.buffers.views(buffers[row]).items()}
-            is_whole = real > 1 and params.device.type == "cpu"
             given = (self.params.views(params[row]), own, inputs[row, :real], mask[row, :real], dropout_keys[row])
-            found, after = self._train_one(*given, is_whole)
+            found, after = self._train_one(*given, is_whole=real > 1)
             logits[row] = F.pad(found, (0, 0, 0, mask.shape[1] - real))
             moved[row] = self.buffers.join(after).detach().to(buffers.dtype)
         self._context.forget()
