@@ -537,8 +537,8 @@ def test_options_by_class_and_by_type() -> None:
     assert make_algorithm(Switches(7)) == Switches(7)
     assert make_algorithm(Switches, fast=False) == Switches()
     for options, words in (
-        ({"steps": 2.5}, "option steps of Switches must be a whole number, not 2.5"),
-        ({"fast": "perhaps"}, "option fast of Switches must be true or false"),
+        ({"steps": 2.5}, "--algorithm Switches: steps must be a whole number, not 2.5"),
+        ({"fast": "perhaps"}, "--algorithm Switches: fast must be true or false"),
         ({"LARGEST": 1}, "unknown option of Switches 'LARGEST'"),
     ):
         with pytest.raises(FedGAError, match=words):

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,7 @@ def test_misspelt_name(command: str, name: str, nearest: str) -> None:
         ("run --seeds 0,,1", "--seeds '0,,1' has an empty entry"),
         ("run --seeds -1", "--seeds must be a whole number of at least 0, not -1"),
         ("run --threads 0", "--threads must be a whole number of at least 1, not 0"),
+        ("run --threads 100000", "--threads must be a whole number of at least 1 and at most 4,096, not 100000"),
         ("run --threads x", "--threads must be a whole number of at least 1, not 'x'"),
         ("run --rounds 0", "--rounds must be a whole number of at least 1, not 0"),
         ("run --rounds 1.5", "--rounds must be a whole number of at least 1, not '1.5'"),
@@ -88,7 +91,24 @@ def test_misspelt_name(command: str, name: str, nearest: str) -> None:
         ("run --clip -1", "--clip must be a number of at least 0"),
         ("run --momentum 1", "--momentum must be a number of at least 0 and below 1"),
         ("run --standardize maybe", "--standardize must be true or false, not 'maybe'"),
-        ("run --algorithm fedprox:mu=x", "option mu of fedprox must be a"),
+        ("run --algorithm fedprox:mu=x", "--algorithm fedprox: mu must be a number"),
+        ("run --algorithm fedprox:mu=-1", "--algorithm fedprox: mu must be a number of at least 0, not -1.0"),
+        (
+            "run --algorithm fedga:strength=1e308",
+            "strength must be a number of at least 0 and at most 1e+06, not 1e+308",
+        ),
+        ("tune --then fedprox:mu=-1", "--algorithm fedprox: mu must be a number of at least 0, not -1.0"),
+        ("run --lr 1e308", "--lr must be a number above 0 and at most 1e+30, not 1e+308"),
+        ("run --lr 1_0", "--lr must be a number above 0, not '1_0'"),
+        ("run --lr ٣", "--lr must be a number above 0, not '٣'"),
+        ("run --seed 1 --seeds 2", "--seeds is given twice: give it once"),
+        ("run --pictures --no-pictures", "--pictures and --no-pictures are both given: give one of them"),
+        ("run --rounds " + "9" * 5000, "--rounds must be a whole number of at least 1, not '999"),
+        ("run --seeds 0-" + "9" * 5000, "--seeds must be a whole number of at least 0, not '999"),
+        ("run --seeds 0-9999 --rounds 1-5000", "these lists make 200,000,000 runs, and 1,000,000 are the most"),
+        ("run --lr 1e400", "--lr must be a number above 0, not inf"),
+        ("run --lr nan", "--lr must be a number above 0, not nan"),
+        ("run --lr -0", "--lr must be a number above 0, not -0.0"),
         ("run --algorithm fedavg:mu=1", "algorithm fedavg has no options, and 'mu' was given: leave it out"),
         ("run --algorithm fedprox:x:", "--algorithm 'fedprox:x:' has a bad option 'x'"),
         ("run --partition iid --alpha 1", "--alpha is not read by --partition iid: leave it out"),
@@ -174,11 +194,34 @@ def test_no_local_copy_opens_no_connection(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket, "getaddrinfo", connect)
+    Path("elsewhere").mkdir()
     complaint = refused("run --dataset mnist --data-dir elsewhere")
     assert "no local copy of mnist: looked for mnist-train.parquet, mnist-test.parquet" in complaint
-    assert "elsewhere (which does not exist)" in complaint
+    assert "in elsewhere and" in complaint
     assert str(tmp_path / "cache" / "data") in complaint
     assert "fedga data get mnist" in complaint
+
+
+@pytest.mark.parametrize("command", ["run --dataset digits", "tune", "paper table-main --datasets digits"])
+def test_data_folder_that_is_none(command: str) -> None:
+    Path("file").write_text("mine", encoding="utf-8")
+    assert refused(f"{command} --data-dir nowhere") == "the folder of --data-dir does not exist: 'nowhere'"
+    complaint = refused(f"{command} --data-dir file")
+    assert complaint == "--data-dir 'file' is a file: give the folder that it lies in"
+
+
+def test_data_folder_of_a_settings_file_that_is_none() -> None:
+    Path("study.toml").write_text('data_dir = "nowhere"', encoding="utf-8")
+    assert refused("run --config study.toml") == "the folder of --data-dir does not exist: 'nowhere'"
+
+
+def test_data_folder_of_the_variable_matters_where_data_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDGA_DATA", "nowhere")
+    complaint = "the folder of the variable FEDGA_DATA does not exist: 'nowhere'"
+    assert refused("run --dataset digits,mnist") == complaint
+    done(f"run {SMALL} --algorithm fedavg --out out")
+    Path("data").mkdir()
+    assert "no local copy of mnist" in refused("run --dataset mnist --data-dir data")
 
 
 def test_download_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,6 +367,73 @@ def test_full_disk_loses_nothing_that_was_finished(monkeypatch: pytest.MonkeyPat
         assert sorted(run.status for run in store.runs()) == ["done", "done", "pending", "pending"]
     assert ", 2 of them finished already" in done(f"{command} --out out").err
     assert done("results out --format csv").out == done("results whole --format csv").out
+
+
+# What the system refuses
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EMFILE, "too many files are open: raise the limit (ulimit -n 1024)"),
+        (errno.ENFILE, "too many files are open on this machine"),
+        (errno.ENAMETOOLONG, "the name is too long: give a shorter one"),
+        (errno.ENOTDIR, "a part of this path is a file and no folder"),
+        (errno.EISDIR, "this is a folder where a file is expected"),
+        (errno.ELOOP, "links lead in a circle here"),
+        (errno.ENOMEM, "out of memory: close other programs, or raise the limit (ulimit -v)"),
+    ],
+    ids=errno.errorcode.get,
+)
+def test_refused_by_the_system(number: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number), "x" * 1000)
+
+    monkeypatch.setattr("fedga.cli.run.build_sweep", fails)
+    complaint = refused("run")
+    assert said in complaint
+    assert len(complaint) < 400
+
+
+def test_no_thread_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("fedga.cli.run.build_sweep", fails)
+    assert refused("run").startswith("no further thread can be started: raise the limit (ulimit -u)")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the memory of a process")
+@pytest.mark.parametrize("limit", [100_000, 300_000, 500_000])
+def test_too_little_memory_to_load_libraries(limit: int) -> None:
+    limited = ["bash", "-c", f'ulimit -v {limit}; exec "$@"', "bash", sys.executable, "-m", "fedga", "algorithms"]
+    ended = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith("fedga: too little memory to load ")
+    assert ended.stderr.endswith(" are left to this process): raise the limit (ulimit -v)\n")
+    assert ended.stderr.count("\n") == 1
+    shown = subprocess.run([*limited, "--traceback"], capture_output=True, text=True, check=False)
+    assert "Traceback" in shown.stderr
+
+
+def test_a_library_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+
+    monkeypatch.setattr("fedga.cli.run.build_sweep", fails)
+    assert refused("run") == (
+        "too little memory to load PyTorch (libtorch_cpu.so: failed to map segment from shared object): close other "
+        "programs, or raise the limit (ulimit -v)"
+    )
+
+
+def test_an_import_that_fails_otherwise_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise ImportError("cannot import name 'x'")
+
+    monkeypatch.setattr("fedga.cli.run.build_sweep", fails)
+    with pytest.raises(ImportError, match="cannot import name"):
+        fedga("run")
 
 
 # Memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import tomllib
@@ -91,6 +92,14 @@ def test_the_next_steps_work_from_where_they_are_read(folder: Path) -> None:
         ("dataset CIFAR-10", "CIFAR-10 is the name of a built-in data set"),
         ("metric accuracy", "accuracy is the name of a built-in metric"),
         ("algorithm random", "random is a Python module already, which random.py would hide"),
+        ("algorithm os", "os is a Python module already, which os.py would hide"),
+        ("algorithm sys", "sys is a Python module already"),
+        ("model conftest", "conftest is a Python module already"),
+        ("algorithm " + "a" * 300, "the name 'aaaaaaaaaaaaaaaaaaaa…' has 300 letters: choose one of at most 100"),
+        ("algorithm fine /etc/passwd", "/etc/passwd is a file: give the folder that the new files are to go to"),
+        ("algorithm fine /etc/passwd/below", "nothing can be written to /etc/passwd/below (not a directory)"),
+        ("algorithm fine /proc/nowhere", "nothing can be written to /proc/nowhere (no such file or directory)"),
+        ("algorithm fine " + "a" * 300, "the name is too long: give a shorter one"),
         ("algorithm 3d", "'3d' cannot be a name"),
         ("algorithm a:b", "'a:b' cannot be a name"),
         ("algorithm class", "'class' cannot be a name"),
@@ -133,6 +142,18 @@ def test_a_project_file_keeps_what_its_owner_wrote(case: str, folder: Path) -> N
     assert with_part(folder / "fedga.toml", "models", "new", "new.py:New") == after.replace("{line}", line)
 
 
+def test_nothing_is_left_of_what_cannot_be_written_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_code(path: Path, content: str) -> None:
+        if path.name == "fedga.toml":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        path.write_text(content, encoding="utf-8")
+
+    monkeypatch.setattr("fedga.cli.new.write_whole", only_code)
+    complaint = fedga("new algorithm fine").complaint
+    assert complaint == "nothing can be written to . (permission denied): choose another folder"
+    assert not list(folder.glob("*.*"))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -142,6 +163,8 @@ def test_a_project_file_keeps_what_its_owner_wrote(case: str, folder: Path) -> N
         ),
         ("[models\n", "is not a project file"),
         ("models = 3\n", "is not a project file|written in a way"),
+        ("x = " + "[" * 5000, "is not a project file"),
+        ("x = " + "9" * 5000, "is not a project file"),
     ],
 )
 def test_a_project_file_that_cannot_be_added_to(text: str, words: str, folder: Path) -> None:

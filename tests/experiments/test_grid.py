@@ -108,6 +108,15 @@ def test_a_file_holds_values_arrays_and_texts(config) -> None:
         ("lr-schedule = 'cosine'\nlr_schedule = 'cosine'", "lr_schedule in study.toml is given twice"),
         ("lr = 0.1\nrounds = \n", "study.toml is not valid TOML: Invalid value (at line 2"),
         ("lr = 0.1\nlr = 0.2\n", "study.toml is not valid TOML: Cannot overwrite a value (at line 2"),
+        ("lr = 1e308", "lr in study.toml must be a number above 0 and at most 1e+30, not 1e+308"),
+        ("rounds = " + "9" * 5000, "study.toml is not valid TOML"),
+        (
+            "rounds = 0x" + "f" * 5000,
+            "rounds in study.toml must be a whole number of at least 1, not an int of 20000 bits",
+        ),
+        ("lr = " + "[" * 5000, "study.toml is not valid TOML"),
+        ("out = ''", "out in study.toml is empty: give a value, or leave the key out"),
+        ("seeds = '0-" + "9" * 5000 + "'", "seeds in study.toml must be a whole number of at least 0, not '999"),
         ("preset = 'papr'", "unknown preset 'papr': did you mean 'paper'?"),
     ],
 )
@@ -271,3 +280,8 @@ def test_a_data_set_has_one_name_however_it_is_spelt(tmp_path: Path) -> None:
     file.write_text('dataset = "CIFAR-10"\n')
     for sweep in (build_sweep({"dataset": ["CIFAR-10"]}), build_sweep({}, file)):
         assert {(run.dataset, run.model) for run in sweep.runs} == {("cifar10", "lenet")}
+
+
+def test_more_runs_than_anyone_can_train_are_refused() -> None:
+    with pytest.raises(FedGAError, match="these lists make 100,000,000 runs, and 1,000,000 are the most"):
+        build_sweep({"dataset": ["digits"], "seed": range(10_000), "rounds": range(1, 10_001), "algorithm": ["fedavg"]})

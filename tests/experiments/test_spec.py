@@ -14,7 +14,7 @@ from fedga.experiments.kinds import Switch
 from fedga.experiments.spec import PARTITIONS, READ_ALPHA, SETTINGS, RunSpec, parse_algorithm
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
-names = st.text(st.characters(codec="utf-8", exclude_characters=":,="), min_size=1).filter(lambda t: t.strip())
+names = st.text(st.characters(codec="utf-8", exclude_characters=":,=\0"), min_size=1).filter(lambda t: t.strip())
 
 
 @st.composite
@@ -32,9 +32,9 @@ def specs(draw: st.DrawFn) -> RunSpec:
         rounds=draw(st.integers(1, 10**6)),
         lr=draw(positive),
         momentum=draw(st.floats(0, 1, exclude_max=True)),
-        clip=draw(st.none() | st.just("none") | st.floats(0, 1e6)),
+        clip=draw(st.none() | st.just("none") | st.just(0) | positive),
         server_rate=draw(st.none() | positive),
-        server_average=draw(st.floats(0, 1)),
+        server_average=draw(st.just(0) | st.floats(1e-4, 1)),
         standardize=draw(st.booleans()),
         preset=draw(st.sampled_from(["", "paper", "strong"])),
         seed=draw(st.integers(0, 2**63 - 1)),
@@ -119,6 +119,27 @@ def test_the_id_is_stable_across_versions() -> None:
         ({"momentum": 1}, "--momentum must be a number of at least 0 and below 1, not 1"),
         ({"momentum": -0.1}, "--momentum must be a number of at least 0 and below 1, not -0.1"),
         ({"clip": -5}, "--clip must be a number of at least 0 (or none), not -5"),
+        ({"lr": 1e308}, "--lr must be a number above 0 and at most 1e+30, not 1e+308"),
+        ({"lr": 1e-300}, "--lr must be a number of at least 1e-30, not 1e-300"),
+        ({"server_rate": 1e39}, "--server-rate must be a number above 0 and at most 1e+30 (or none), not 1e+39"),
+        ({"weight_decay": 1e300}, "--weight-decay must be a number of at least 0 and at most 1e+30, not 1e+300"),
+        ({"weight_decay": 1e-300}, "--weight-decay must be 0, or a number of at least 1e-30, not 1e-300"),
+        ({"clip": 1e300}, "--clip must be a number of at least 0 and at most 1e+30 (or none), not 1e+300"),
+        ({"alpha": 1e300}, "--alpha must be a number above 0 and at most 1e+12 (or none), not 1e+300"),
+        ({"alpha": 1e-300}, "--alpha must be a number of at least 1e-12 (or none), not 1e-300"),
+        (
+            {"server_average": 1e-8},
+            "--server-average must be 0, or a number of at least 0.0001 and at most 1, not 1e-08",
+        ),
+        (
+            {"rounds": 10**10},
+            "--rounds must be a whole number of at least 1 and at most 1,000,000,000, not 10000000000",
+        ),
+        ({"local_epochs": 10**5}, "--local-epochs must be a whole number of at least 1 and at most 10,000, not 100000"),
+        ({"rounds": 10**5000}, "--rounds must be a whole number of at least 1, not an int of 16610 bits"),
+        ({"dataset": "a\0b"}, "--dataset 'a\\x00b' is not text that can be stored"),
+        ({"dataset": "a\ud800"}, "--dataset 'a\\ud800' is not text that can be stored"),
+        ({"algorithm_options": (("mu", 10**400),)}, "the option 'mu' must be a finite number, not 1000"),
         ({"server_average": 1.5}, "--server-average must be a number of at least 0 and at most 1, not 1.5"),
         ({"standardize": "yes"}, "--standardize must be true or false, not 'yes'"),
         ({"seed": -1}, "--seeds must be a whole number of at least 0, not -1"),
@@ -170,12 +191,26 @@ def test_options_written_in_the_text_win_over_given_ones() -> None:
         ("[]", "is a JSON object, not []"),
         ('{"rouns": 3}', "unknown setting 'rouns': did you mean 'rounds'?"),
         ('{"alpha": 1, "lr": "NaN"}', "--lr must be a number"),
+        ('{"alpha": 1, "lr": Infinity}', "--lr must be a number above 0, not inf"),
+        ('{"alpha": 1, "rounds": ' + "9" * 5000 + "}", "not the description of a run"),
+        ("[" * 100_000, "not the description of a run"),
+        ('{"lr": ' + "[" * 500 + "]" * 500 + "}", "--lr must be a number above 0, not [[[[[[[...]]]]]]]"),
+        ('{"' + "a" * 10**6 + '": 1}', "unknown setting 'aaa"),
+        ('"' + "a" * 10**6 + '"', "is a JSON object, not 'aaa"),
+        ('{"algorithm_options": {"mu": 1}}', "algorithm_options must be pairs of name and value"),
     ],
+    ids=lambda text: text[:30],
 )
 def test_bad_json_is_refused(text: str, message: str) -> None:
     with pytest.raises(FedGAError) as caught:
         RunSpec.from_json(text)
     assert message in str(caught.value)
+    assert len(str(caught.value)) < 800
+
+
+def test_the_ends_of_every_range_are_inside() -> None:
+    ends = {"lr": 1e30, "server_rate": 1e-30, "weight_decay": 1e-30, "clip": 1e30, "alpha": 1e12, "rounds": 10**9}
+    assert dataclasses.asdict(RunSpec(**ends)).items() >= ends.items()
 
 
 def test_json_is_plain() -> None:

@@ -17,6 +17,7 @@ from rich.text import Text
 from fedga.errors import FedGAError
 from fedga.report import writers
 from fedga.report.documents import Cell, Picture, Section, Table
+from fedga.spreadsheet import text_cells
 
 ODD = [
     "a|b",
@@ -49,6 +50,23 @@ def table_of(texts: list[str], *, bold: bool = False) -> Table:
     return Table(
         "odd", "Odd & ends", ("heading", *texts), (tuple(Cell(t, t, bold) for t in ("first", *texts)),), "50 %"
     )
+
+
+@pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+x", "-x", "@SUM(A1)", "\t=1", "\r=1", "a\r=1"])
+def test_no_spreadsheet_computes_a_text(text: str) -> None:
+    rows = list(csv.reader(io.StringIO(writers.comma_separated(table_of([text])), newline="")))
+    shown = ("" if text.startswith("a") else "'") + text.replace("\r", " ")
+    assert rows == [["heading", shown], ["first", shown]]
+
+
+def test_numbers_stay_numbers() -> None:
+    row = (Cell("−0.5", -0.5, deviation=0.25), Cell("-1.5"), Cell("x", "-x"))
+    text = writers.comma_separated(Table("t", "", ("a", "b", "c"), (row,)))
+    assert text.splitlines()[1] == "-0.5,0.25,-1.5,'-x"
+
+
+def test_no_control_character_reaches_tex() -> None:
+    assert writers.escape_latex("a\r\n\x1b[31m\x00b") == "a   {[}31m b"
 
 
 def parse_markdown(text: str) -> list[list[str]]:
@@ -107,7 +125,8 @@ def test_any_text_keeps_its_place_in_every_form(texts: list[str]) -> None:
     latex = writers.latex(table)
     assert_sound_latex(latex)
     assert [len(row) for row in parse_latex(latex)] == [1 + len(texts)] * 2
-    assert list(csv.reader(io.StringIO(writers.comma_separated(table)))) == [["heading", *texts], ["first", *texts]]
+    cells = text_cells(texts)
+    assert list(csv.reader(io.StringIO(writers.comma_separated(table)))) == [["heading", *cells], ["first", *cells]]
 
 
 def test_latex_has_a_rule_where_the_table_breaks_bold_marks_and_notes() -> None:

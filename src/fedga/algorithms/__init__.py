@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any
 
 from fedga import own
-from fedga.algorithms.base import Algorithm, Batch, Sent, Server, Trained
+from fedga.algorithms.base import Algorithm, Batch, Sent, Server, Trained, option
 from fedga.algorithms.climb import CLIMB
 from fedga.algorithms.declared import check_declarations, check_options, check_overrides
 from fedga.algorithms.fedavg import FedAvg
@@ -16,6 +16,7 @@ from fedga.algorithms.fedprox import FedProx
 from fedga.algorithms.fedrl import FedRL
 from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.errors import FedGAError, unknown_name
+from fedga.ranges import Number, wrong_value
 
 __all__ = [
     "ALGORITHMS",
@@ -26,6 +27,7 @@ __all__ = [
     "Trained",
     "known_algorithms",
     "make_algorithm",
+    "option",
     "own_algorithms",
 ]
 
@@ -41,6 +43,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
+_ANY_FLOAT32 = Number(largest=3e38)  # of an option that declares no range
 _PASSED: set[type[Algorithm]] = set()
 
 
@@ -101,24 +104,34 @@ def make_algorithm(name: str | Algorithm | type[Algorithm], **options: Any) -> A
     else:
         called = getattr(name, "__name__", str(name))
         kind = as_algorithm(name, called)
-    defaults = {field.name: field.default for field in fields(kind)}
-    given = {option: _option(called, defaults, option, value) for option, value in options.items()}
+    declared = {field.name: field for field in fields(kind)}
+    given = {name: _option(called, declared, name, value) for name, value in options.items()}
     return _checked(kind(**given), called)
 
 
-def _option(name: str, defaults: dict[str, Any], option: str, value: Any) -> Any:
-    """An option's value in the type of its default."""
-    if option not in defaults:
-        if not defaults:
+def _option(name: str, declared: dict[str, Field[Any]], option: str, value: Any) -> Any:
+    """An option's value in the type of its default and within its range."""
+    if option not in declared:
+        if not declared:
             raise FedGAError(f"algorithm {name} has no options, and {option!r} was given: leave it out")
-        raise unknown_name(f"option of {name}", option, defaults)
-    wanted = type(defaults[option])
-    try:
-        if wanted is bool:
-            return {"true": True, "false": False}[str(value).lower()]
-        if wanted is int and float(value) != int(value):
-            raise ValueError
-        return wanted(value)
-    except (TypeError, ValueError, KeyError) as error:
-        named = {float: "a number", int: "a whole number", bool: "true or false"}.get(wanted, "a text")
-        raise FedGAError(f"option {option} of {name} must be {named}, not {value!r}") from error
+        raise unknown_name(f"option of {name}", option, declared)
+    where, wanted = f"--algorithm {name}: {option}", type(declared[option].default)
+    if wanted is bool:
+        return _switch(where, value)
+    if wanted is str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise wrong_value(where, "a text", value)
+        return str(value)
+    kind = declared[option].metadata.get("range", Number(whole=True) if wanted is int else _ANY_FLOAT32)
+    if isinstance(value, str):
+        return kind.parse(where, value)
+    if wanted is int and isinstance(value, float) and value.is_integer():
+        value = int(value)  # on the command line every number is a float
+    return kind.check(where, value)
+
+
+def _switch(where: str, value: Any) -> bool:
+    switches = {"true": True, "false": False}
+    if str(value).lower() not in switches:
+        raise wrong_value(where, "true or false", value)
+    return switches[str(value).lower()]

@@ -11,12 +11,14 @@ Hooks work on tensors of *one* client or *one* server and must not branch on ten
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fedga.ranges import Number
 
 Tensors = Mapping[str, Tensor]
 
@@ -25,6 +27,21 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Per sample, ``[..., classes], [...] -> [...]``."""
     flat = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return flat.view(targets.shape)
+
+
+def option(default: float, **bounds: float) -> Any:
+    """A numeric option and the range it lies in: ``mu: float = option(0.001, least=0)``; the names are `Number`'s.
+
+    >>> @dataclass(frozen=True)
+    ... class Focal(Algorithm):
+    ...     gamma: float = option(2.0, least=0, largest=100)
+    >>> Focal(gamma=-1)
+    Traceback (most recent call last):
+        ...
+    fedga.errors.FedGAError: Focal: gamma must be a number of at least 0, not -1
+    """
+    whole = isinstance(default, int)
+    return field(default=default, metadata={"range": Number(whole=whole, **bounds)})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -83,7 +100,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """FedAvg, and the base of all others. A subclass's dataclass fields are its options (``fedprox:mu=0.01``)."""
+    """FedAvg, and the base of all others. A subclass's dataclass fields are its options (``fedprox:mu=0.01``).
+
+    One declared by `option` has a range.
+    """
 
     citation: ClassVar[str] = ""
     # True (never inherited) for a class whose `local_loss` also takes a stack of clients: ``[clients, samples,
@@ -95,6 +115,11 @@ class Algorithm:
     downloads: ClassVar[tuple[Sent, ...]] = ()  # what `broadcast` returns
     uploads: ClassVar[tuple[Sent, ...]] = ()  # what `report` returns, and `survey`
     keeps: ClassVar[tuple[Sent, ...]] = ()  # what a client keeps between rounds: `client_state`
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if "range" in each.metadata:
+                each.metadata["range"].check(f"{type(self).__name__}: {each.name}", getattr(self, each.name))
 
     # --- on the client -------------------------------------------------------------------------------------------
 

@@ -13,15 +13,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Sent, Tensors
+from fedga.algorithms.base import Algorithm, Sent, Tensors, option
 
 LARGEST_DUAL = 100.0
 
 
 @dataclass(frozen=True)
 class CLIMB(Algorithm):
-    epsilon: float = 0.1
-    dual_rate: float = 0.1
+    epsilon: float = option(0.1, least=0, largest=1e6)
+    dual_rate: float = option(0.1, least=0, largest=1e6)
 
     citation: ClassVar[str] = "Shen et al. 2022"
     stacks: ClassVar[bool] = True

@@ -11,7 +11,7 @@ from typing import ClassVar, get_args
 
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch
+from fedga.algorithms.base import Algorithm, Batch, option
 from fedga.calibration import Variant, batch_class_counts, ga_loss
 from fedga.errors import unknown_name
 
@@ -20,16 +20,17 @@ from fedga.errors import unknown_name
 class FedGA(Algorithm):
     """Counts are the client's label counts: they never leave the client."""
 
-    strength: float = 1.0
-    power: float = 1.0
+    strength: float = option(1.0, least=0, largest=1e6)
+    power: float = option(1.0, least=0, largest=10)  # counts 1,000 times apart, to the 10th: 1e30
     variant: Variant = "soft"
 
     citation: ClassVar[str] = "Xiao et al. 2025"
     stacks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.variant not in get_args(Variant):
-            raise unknown_name("variant of fedga", self.variant, get_args(Variant))
+            raise unknown_name("variant of fedga", str(self.variant), get_args(Variant))
 
     def local_loss(self, batch: Batch) -> Tensor:
         return ga_loss(

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch, cross_entropy
+from fedga.algorithms.base import Algorithm, Batch, cross_entropy, option
 
 
 @dataclass(frozen=True)
 class FedNTD(Algorithm):
-    beta: float = 1.0
-    tau: float = 1.0
+    beta: float = option(1.0, least=0, largest=1e6)
+    tau: float = option(1.0, above=0, smallest=1e-6, largest=1e6)
 
     citation: ClassVar[str] = "Lee et al. 2022"
     stacks: ClassVar[bool] = True

@@ -10,12 +10,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm
+from fedga.algorithms.base import Algorithm, option
 
 
 @dataclass(frozen=True)
 class FedProx(Algorithm):
-    mu: float = 0.001
+    mu: float = option(0.001, least=0, largest=1e6)
 
     citation: ClassVar[str] = "Li et al. 2020"
     stacks: ClassVar[bool] = True

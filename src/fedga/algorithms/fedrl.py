@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch, Sent, Server, cross_entropy
+from fedga.algorithms.base import Algorithm, Batch, Sent, Server, cross_entropy, option
 
 RUNNER_UP = 0.8
 UNDEFINED_RATIO = 10.0
@@ -26,8 +26,8 @@ LARGEST_RATIO = 5000.0
 
 @dataclass(frozen=True)
 class FedRL(Algorithm):
-    alpha: float = 1.0
-    beta: float = 0.1
+    alpha: float = option(1.0, least=0, largest=1e6)
+    beta: float = option(0.1, least=0, largest=1e6)
 
     citation: ClassVar[str] = "Wang et al. 2021"
     auxiliary_samples: ClassVar[int] = 32

@@ -14,6 +14,7 @@ import typer
 from typer.main import get_command
 
 from fedga.cli.console import fail
+from fedga.cli.loading import watch_loading
 from fedga.cli.usage import UsageError, usage_sentence
 from fedga.errors import FedGAError
 from fedga.version import __version__
@@ -89,7 +90,18 @@ _FILE_TROUBLES = {
     errno.EDQUOT: "the disk quota is used up: free some space and give the same command again, it continues",
     errno.EACCES: "permission denied: choose a folder you may write to with --out",
     errno.EROFS: "the file system is read-only: choose another folder with --out",
+    errno.EPERM: "the system does not permit it: choose another folder with --out",
+    errno.EMFILE: "too many files are open: raise the limit (ulimit -n 1024) and give the same command again",
+    errno.ENFILE: "too many files are open on this machine: close other programs and give the same command again",
+    errno.ENAMETOOLONG: "the name is too long: give a shorter one",
+    errno.ENOTDIR: "a part of this path is a file and no folder: give another path",
+    errno.EISDIR: "this is a folder where a file is expected: give the file",
+    errno.ELOOP: "links lead in a circle here: give the path of the file itself",
 }
+_NO_THREAD = ("can't start new thread", "Failed to launch worker thread")  # in the words of Python, and of Arrow
+_LONGEST_PATH = 200  # as a sentence shows it
+# What a loader of libraries says where memory does not reach.
+_CANNOT_LOAD = ("failed to map segment", "cannot allocate memory", "static TLS block")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -102,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     traceback = "--traceback" in given or bool(os.environ.get("FEDGA_TRACEBACK"))
     given = [argument for argument in given if argument != "--traceback"]
     _write_what_can_be_written()
+    watch_loading()
     if "" not in sys.path:
         sys.path.append("")  # a network of the user's own lies in the folder she works in
     try:
@@ -122,6 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _refuse_repeated(arguments: Sequence[str]) -> None:
     """The parser would keep the last of two and say nothing."""
     options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    for option in options:
+        if f"--no-{option[2:]}" in options:
+            raise FedGAError(f"{option} and --no-{option[2:]} are both given: give one of them")
+    options = ["--seeds" if option == "--seed" else option for option in options]  # one setting by two names
     for option in options:
         if options.count(option) > 1:
             raise FedGAError(f"{option} is given twice: give it once, with a comma list such as {option} A,B")
@@ -154,13 +171,40 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, UsageError):
         return usage_sentence(error)
     if isinstance(error, OSError) and error.errno in _FILE_TROUBLES:
-        return (f"{error.filename}: " if error.filename else "") + _FILE_TROUBLES[error.errno]
-    if isinstance(error, (RuntimeError, MemoryError)):
+        return (f"{_cut(str(error.filename))}: " if error.filename else "") + _FILE_TROUBLES[error.errno]
+    if any(sign in str(error) for sign in _NO_THREAD):
+        return "no further thread can be started: raise the limit (ulimit -u), close other programs or give --threads 1"
+    return _sentence_of_memory(error)
+
+
+def _sentence_of_memory(error: Exception) -> str | None:
+    more = "close other programs, or raise the limit (ulimit -v)"
+    if (reason := _why_not_loaded(error)) is not None:
+        return f"too little memory to load PyTorch ({reason}): {more}"
+    is_loaded = hasattr(sys.modules.get("torch"), "OutOfMemoryError")  # else what needs PyTorch cannot be asked
+    if isinstance(error, (RuntimeError, MemoryError)) and is_loaded:
         from fedga.simulation.memory import is_out_of_memory
 
         if is_out_of_memory(error):
             return "out of memory, however little is done at once: use a smaller --batch-size, --model or data set"
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return f"out of memory: {more}"
     return None
+
+
+def _why_not_loaded(error: BaseException | None) -> str | None:
+    """Of an error while a library was loaded, the line that speaks of memory; None for all others."""
+    while error is not None:
+        lines = str(error).splitlines() if isinstance(error, ImportError | OSError) else []
+        for line in lines:
+            if any(sign in line for sign in _CANNOT_LOAD):
+                return _cut(line.strip())
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}…"
 
 
 def _leave_quietly() -> NoReturn:

@@ -8,7 +8,10 @@ import keyword
 import os
 import re
 import shlex
+import sys
 import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +21,7 @@ from fedga import own
 from fedga.cli.console import say
 from fedga.cli.templates import ALGORITHM, DATASET, METRIC, MODEL, Template
 from fedga.data.catalog import find_source
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
 from fedga.experiments.records import METRICS
 from fedga.files import write_whole
 
@@ -28,6 +31,8 @@ app = typer.Typer(
     "fedga.toml: every fedga command in that folder, or below it, then knows it.",
     no_args_is_help=True,
 )
+LONGEST_NAME = 100  # file systems take 255 bytes, and the test's name is longer
+_LOADED_UNASKED = ("conftest", "sitecustomize", "usercustomize")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What you call it on the command line, such as focal.")]
 Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files go.", show_default="here")]
 
@@ -74,13 +79,25 @@ def _write(template: Template, name: str, folder: Path) -> None:
     project = own.project_file(folder.resolve()) or folder / own.FILE_NAME
     place = Path(os.path.relpath(code.resolve(), project.resolve().parent)).as_posix()
     text = with_part(project, template.kind, name, f"{place}:{attribute}")
-    write_whole(code, template.code.format(**filled))
-    write_whole(test, template.test.format(**filled))
-    write_whole(project, text)
+    _write_all({code: template.code.format(**filled), test: template.test.format(**filled), project: text})
     say(f"{code} is yours to change; {project} names it, and {test} checks it; next:")
     away = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
     for step in (*away, f"pytest {test.name}", *(use.format(**filled) for use in template.use)):
         say(f"    {step}")
+
+
+def _write_all(texts: Mapping[Path, str]) -> None:
+    """All of these files or, but for the last, which may have been there before, none."""
+    written: list[Path] = []
+    try:
+        for path, text in texts.items():
+            write_whole(path, text)
+            written.append(path)
+    except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        reason = (error.strerror or str(error)).lower()
+        raise FedGAError(f"nothing can be written to {path.parent} ({reason}): choose another folder") from error
 
 
 def _check(template: Template, name: str, module: str, folder: Path) -> None:
@@ -90,6 +107,10 @@ def _check(template: Template, name: str, module: str, folder: Path) -> None:
     from fedga.simulation.metrics import check_name
 
     kind = own.KINDS[template.kind]
+    if len(name) > LONGEST_NAME:
+        raise FedGAError(
+            f"the name {quoted(name, most=20)} has {len(name)} letters: choose one of at most {LONGEST_NAME}"
+        )
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or keyword.iskeyword(module) or module.endswith("_"):
         raise FedGAError(f"{name!r} cannot be a name: use letters, digits, - and _, such as focal-loss")
     taken = {"algorithms": name in ALGORITHMS, "models": name in MODELS, "metrics": name in METRICS}
@@ -97,24 +118,35 @@ def _check(template: Template, name: str, module: str, folder: Path) -> None:
         raise FedGAError(f"{name} is the name of a built-in {kind}: choose another name")
     if template.kind == "metrics":
         check_name(name)
-    found = importlib.util.find_spec(module)
-    if found is not None and Path(found.origin or "").resolve().parent != folder.resolve():
+    if folder.exists() and not folder.is_dir():
+        raise FedGAError(f"{folder} is a file: give the folder that the new files are to go to")
+    if _is_importable(module, folder):
         raise FedGAError(f"{module} is a Python module already, which {module}.py would hide: choose another name")
+
+
+def _is_importable(module: str, folder: Path) -> bool:
+    """Whether Python, or pytest, loads something under this name, but for a file of the folder itself."""
+    if module in sys.stdlib_module_names or module in _LOADED_UNASKED:
+        return True
+    found = importlib.util.find_spec(module)
+    return found is not None and Path(found.origin or "").resolve().parent != folder.resolve()
 
 
 def with_part(project: Path, kind: str, name: str, reference: str) -> str:
     """The text of a project file with one more part, everything else in it as it was."""
-    text = project.read_text(encoding="utf-8") if project.is_file() else ""
     line = f'{name} = "{reference}"'
     try:
+        text = project.read_text(encoding="utf-8") if project.is_file() else ""
         before = tomllib.loads(text)
-        if name in before.get(kind, {}):
-            raise FedGAError(f"{project} has the {own.KINDS[kind]} {name} already: choose another name")
-        changed = _inserted(text, kind, line)
-        if tomllib.loads(changed) == before | {kind: {**before.get(kind, {}), name: reference}}:
-            return changed
-    except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
+        there = dict(before.get(kind, {}))
+    except (ValueError, TypeError, RecursionError) as error:
         raise FedGAError(f"{project} is not a project file ({error}): correct it first") from None
+    if name in there:
+        raise FedGAError(f"{project} has the {own.KINDS[kind]} {name} already: choose another name")
+    changed = _inserted(text, kind, line)
+    with suppress(tomllib.TOMLDecodeError):  # a table of that name, written as no table is found
+        if tomllib.loads(changed) == before | {kind: {**there, name: reference}}:
+            return changed
     raise FedGAError(f"{project} is written in a way that cannot be added to: write {line} into its table [{kind}]")
 
 

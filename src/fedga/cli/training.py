@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedga.cli.checks import check_data_dir, check_data_variable
 from fedga.cli.console import err, fail, say
 from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.archive import is_archive
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fedga.simulation.profile import Profile
 
 ENGINES = ("built-in", "flower")
+THREADS = Number(whole=True, least=1, largest=4096)  # each has a copy of the network
 
 
 def own_option(flag: str, text: str, metavar: str | None = None) -> Any:
@@ -53,6 +55,9 @@ class Program:
     profile: bool = False
     track: str | None = None
     engine: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data_dir", check_data_dir(self.data_dir))
 
     def completed(self, written: Mapping[str, str]) -> Program:
         """With what a TOML file says where no flag does."""
@@ -98,7 +103,9 @@ class Prepared:
 
 def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = True) -> Prepared:
     """Load and deal out the data of these runs; ``active_chosen``: whether a user gave the number of active clients."""
-    cores = None if program.threads is None else Number(whole=True, least=1).parse("--threads", program.threads)
+    cores = None if program.threads is None else THREADS.parse("--threads", program.threads)
+    if program.data_dir is None:
+        check_data_variable(spec.dataset for spec in runs)
     _ = program.trackers, program.on_flower  # what is unknown or not installed is refused before anything is loaded
 
     import torch

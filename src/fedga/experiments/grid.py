@@ -7,6 +7,7 @@ where it came from, so that a user sees what was decided for her.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.kinds import Number
 from fedga.experiments.presets import PRESETS, algorithm_defaults, preset_settings
 from fedga.experiments.spec import PARTITIONS, READ_ALPHA, SETTINGS, Options, RunSpec, parse_algorithm
+from fedga.ranges import wrong_value
 
 DEFAULT_ALPHA = 0.1
 DEFAULT_ALGORITHMS = ("fedavg", "fedga")
@@ -32,6 +34,7 @@ PROGRAM_KEYS = (
     "track",
 )  # a file may hold these too; they change no number, so no spec has them
 _LONGEST_RANGE = 10_000
+_MOST_RUNS = 1_000_000
 
 # Settings that only some partitions read: given with none of those they are refused, beside one they apply to it alone.
 _READ_BY: Mapping[str, tuple[str, ...]] = {
@@ -95,9 +98,9 @@ def _parse(where: str, name: str, text: str) -> list[Any]:
         if not part and not (name == "preset" and part == text.strip()):
             raise FedGAError(f"{where} {text!r} has an empty entry: separate values by single commas")
         ranges = isinstance(setting.kind, Number) and setting.kind.whole
-        ends = re.fullmatch(r"(\d+)-(\d+)", part) if ranges else None
+        ends = re.fullmatch(r"([0-9]+)-([0-9]+)", part) if ranges else None
         if ends:
-            first, last = int(ends[1]), int(ends[2])
+            first, last = (int(setting.kind.parse(where, end) or 0) for end in ends.groups())
             if last < first:
                 raise FedGAError(f"{where} {part!r} is a range that ends before it begins: write it as {last}-{first}")
             if last - first >= _LONGEST_RANGE:
@@ -122,7 +125,7 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
         raise FedGAError(f"the file of --config does not exist: {path}") from None
     except OSError as error:
         raise FedGAError(f"the file of --config cannot be read: {path} ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of a number of thousands of digits
         raise FedGAError(f"{path} is not valid TOML: {error}") from None
     settings: dict[str, list[Any]] = {}
     program: dict[str, str] = {}
@@ -132,7 +135,9 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
             raise FedGAError(f"{where} is given twice, with a hyphen and with an underscore")
         if name in PROGRAM_KEYS:
             if not isinstance(value, str) and name != "threads":
-                raise FedGAError(f"{where} must be a text, not {value!r}")
+                raise wrong_value(where, "a text", value)
+            if value == "":
+                raise FedGAError(f"{where} is empty: give a value, or leave the key out")
             program[name] = str(value)
         elif name not in SETTINGS:
             raise unknown_name(f"key in {path.name}", key, [*SETTINGS, *PROGRAM_KEYS])
@@ -183,6 +188,9 @@ def _one_name(dataset: str) -> str:
 
 def _expand(given: dict[str, _Given], program: Mapping[str, str]) -> Sweep:
     axes = _axes(given)
+    combined = math.prod(len(entry.values) for entry in axes.values())
+    if combined > _MOST_RUNS:
+        raise FedGAError(f"these lists make {combined:,} runs, and {_MOST_RUNS:,} are the most: give shorter lists")
     runs: dict[str, RunSpec] = {}
     seen: dict[str, list[_Origin]] = {name: [] for name in SETTINGS}
     options: dict[str, list[_Origin]] = {}

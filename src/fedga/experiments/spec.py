@@ -17,6 +17,7 @@ from typing import Any
 
 from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.kinds import Choice, Kind, Number, Switch, Text
+from fedga.ranges import shown_value, wrong_value
 
 Options = tuple[tuple[str, float | str], ...]
 
@@ -30,11 +31,13 @@ PRECISIONS = ("float32", "tf32")
 # Settings that came after the first runs were stored, at the value those runs had: a run keeps its id.
 _LATER = {"precision": "float32"}
 
+LONGEST_NAME = 80  # of an unknown setting, as it is repeated
 SITES = "sites/"  # before the name of a federation, where a data set would be named: its samples lie at its sites
 
+# Training computes in float32, which holds 1e-38 to 3e38. A rate is multiplied by gradients, by weights and by the last
+# hundredth of a schedule, so that both ends keep a wide distance from those.
+_TINY, _HUGE = 1e-30, 1e30
 _COUNT = Number(whole=True, least=1)
-_RATE = Number(above=0)
-_AMOUNT = Number(least=0)
 
 
 def _setting(default: Any, kind: Kind, help: str, flag: str = "") -> Any:  # noqa: A002 - the metadata key is "help"
@@ -64,7 +67,9 @@ class RunSpec:
     client_column: str | None = _setting(None, Text(none=True), "column of your table that says whose sample it is")
     partition: str = _setting("dirichlet", Choice(PARTITIONS), "how samples are dealt out to clients")
     alpha: float | None = _setting(
-        None, Number(above=0, none=True), "Dirichlet concentration α: the smaller, the more skewed the clients' classes"
+        None,
+        Number(above=0, none=True, smallest=1e-12, largest=1e12),  # beyond, every draw is its limit to the last sample
+        "Dirichlet concentration α: the smaller, the more skewed the clients' classes",
     )
     classes_per_client: int = _setting(2, _COUNT, "classes each client holds (partition shards)")
     clients: int | None = _setting(
@@ -76,17 +81,19 @@ class RunSpec:
     algorithm: str = _setting("fedga", Text(), "algorithm, with options as name:option=value")
     algorithm_options: Options = field(default=(), metadata={"help": "options of the algorithm after preset and text"})
     preset: str = _setting("", Text(empty=True), "named set of settings the run began from")
-    rounds: int = _setting(100, _COUNT, "rounds of training")
-    local_epochs: int = _setting(2, _COUNT, "epochs each active client trains per round")
+    rounds: int = _setting(100, Number(whole=True, least=1, largest=10**9), "rounds of training")
+    local_epochs: int = _setting(
+        2, Number(whole=True, least=1, largest=10**4), "epochs each active client trains per round"
+    )
     batch_size: int = _setting(64, _COUNT, "samples per local step")
     optimizer: str = _setting("sgd", Choice(OPTIMIZERS), "optimiser of the clients")
-    lr: float = _setting(0.1, _RATE, "learning rate of the clients")
+    lr: float = _setting(0.1, Number(above=0, smallest=_TINY, largest=_HUGE), "learning rate of the clients")
     lr_schedule: str = _setting("constant", Choice(SCHEDULES), "how the clients' rate moves over the rounds")
     momentum: float = _setting(0.0, Number(least=0, below=1), "momentum of the clients' SGD")
-    weight_decay: float = _setting(0.0, _AMOUNT, "weight decay of the clients")
+    weight_decay: float = _setting(0.0, Number(least=0, smallest=_TINY, largest=_HUGE), "weight decay of the clients")
     clip: float | None = _setting(
         5.0,
-        Number(least=0, none=True, zero_is_none=True),
+        Number(least=0, none=True, zero_is_none=True, smallest=_TINY, largest=_HUGE),
         "largest gradient norm of a local step (0 or none: any)",
     )
     precision: str = _setting("float32", Choice(PRECISIONS), "precision of products on a GPU")
@@ -94,10 +101,14 @@ class RunSpec:
     aggregation: str = _setting("samples", Choice(("samples", "uniform")), "weight of a client's update")
     server: str = _setting("sgd", Choice(SERVERS), "optimiser of the server")
     server_rate: float | None = _setting(
-        None, Number(above=0, none=True), "rate of the server's optimiser (none: that optimiser's own)"
+        None,
+        Number(above=0, none=True, smallest=_TINY, largest=_HUGE),
+        "rate of the server's optimiser (none: that optimiser's own)",
     )
     server_average: float = _setting(
-        0.0, Number(least=0, most=1), "weight of the newest model in the server's average over rounds (0: no average)"
+        0.0,
+        Number(least=0, most=1, smallest=1e-4),  # 1 minus less is not exact in float32
+        "weight of the newest model in the server's average over rounds (0: no average)",
     )
     evaluate_every: int = _setting(1, _COUNT, "rounds between evaluations on the test split")
     diagnose_every: int = _setting(
@@ -157,14 +168,14 @@ class RunSpec:
         """The spec that ``to_json`` wrote; a key of a later version is refused, since its meaning is unknown here."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FedGAError(f"this is not the description of a run: {error}") from None
         if not isinstance(values, dict):
-            raise FedGAError(f"the description of a run is a JSON object, not {values!r}")
+            raise FedGAError(f"the description of a run is a JSON object, not {shown_value(values)}")
         names = [f.name for f in dataclasses.fields(cls)]
         for name in values:
             if name not in names:
-                raise unknown_name("setting", name, names)
+                raise unknown_name("setting", name[:LONGEST_NAME], names)
         return cls(**values)
 
 
@@ -220,27 +231,27 @@ def parse_algorithm(text: str) -> tuple[str, Options]:
 
 def _option_value(algorithm: str, option: str, value: object) -> float | str:
     """Numbers as finite floats, anything else as text."""
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return value
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+    where = f"--algorithm {algorithm!r}: the option {option!r}"
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise wrong_value(where, "a number or a text", value)
+    try:
         number = float(value)
-    else:
-        raise FedGAError(f"--algorithm {algorithm!r}: the option {option!r} must be a number or a text, not {value!r}")
+    except OverflowError:
+        raise wrong_value(where, "a finite number", value) from None
+    except ValueError:
+        return str(value)
     if not math.isfinite(number):
-        raise FedGAError(f"--algorithm {algorithm!r}: the option {option!r} must be a finite number, not {value!r}")
+        raise wrong_value(where, "a finite number", value)
     return number + 0.0
 
 
 def _check_options(options: object) -> Options:
     """The field ``algorithm_options``, which JSON hands over as lists."""
     if not isinstance(options, Iterable) or isinstance(options, (str, Mapping)):
-        raise FedGAError(f"algorithm_options must be pairs of name and value, not {options!r}")
+        raise FedGAError(f"algorithm_options must be pairs of name and value, not {shown_value(options)}")
     pairs = []
     for pair in options:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise FedGAError(f"algorithm_options must be pairs of name and value, not {pair!r}")
+            raise FedGAError(f"algorithm_options must be pairs of name and value, not {shown_value(pair)}")
         pairs.append((pair[0], _option_value("", pair[0], pair[1])))
     return tuple(pairs)

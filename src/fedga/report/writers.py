@@ -12,6 +12,7 @@ import re
 import string
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
@@ -20,6 +21,7 @@ from fedga.files import write_whole
 from fedga.report.documents import NOTHING, Cell, Picture, Section, Table
 from fedga.report.style import save
 from fedga.report.terminal import Column, TitledTable, make_table
+from fedga.spreadsheet import text_cells
 
 PICTURE_KINDS = ("png", "svg", "pdf")
 
@@ -49,7 +51,7 @@ _LATEX = {
     "—": "---",
     "…": r"\ldots{}",
     "\u00a0": "~",
-    "\n": " ",
+    **{chr(code): " " for code in (*range(32), 127)},  # line ends, and what TeX refuses as invalid
     "−": "$-$",
     "±": r"$\pm$",
     "×": r"$\times$",
@@ -160,15 +162,30 @@ def comma_separated(table: Table) -> str:
     writer = csv.writer(stream, lineterminator="\n")  # writes floats by repr, None as an empty field
     wide = [any(row[at].deviation is not None for row in table.rows) for at in range(len(table.headings))]
     names = zip(table.headings, wide, strict=True)
-    writer.writerow([name for heading, has in names for name in (heading, f"{heading} deviation")[: 1 + has]])
+    headings = [name for heading, has in names for name in (heading, f"{heading} deviation")[: 1 + has]]
+    writer.writerow(_as_text(headings))
     for row in table.rows:
-        writer.writerow([value for cell, has in zip(row, wide, strict=True) for value in _values(cell)[: 1 + has]])
+        values = [value for cell, has in zip(row, wide, strict=True) for value in _values(cell)[: 1 + has]]
+        writer.writerow(_as_text(values))
     return stream.getvalue()
 
 
 def _values(cell: Cell) -> tuple[float | str | None, float | None]:
-    plain = None if cell.text == NOTHING else cell.text
+    plain = None if cell.text == NOTHING else _as_number(cell.text)
     return plain if cell.value is None else cell.value, cell.deviation
+
+
+def _as_text(row: list[Any]) -> list[Any]:
+    """No text is a formula; csv leaves a carriage return without quotes, where a spreadsheet begins a new row."""
+    return [value.replace("\r", " ") if isinstance(value, str) else value for value in text_cells(row)]
+
+
+def _as_number(text: str) -> float | str:
+    """A number that has no value beside its text, such as -0.5, which is no formula."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def terminal(table: Table, *, width: int | None = None) -> TitledTable:

@@ -79,7 +79,7 @@ class Engine:
             raise ValueError("these runs cannot be stacked: group them by `stacking_key` first")
         self.lanes, self.data, self.device, self.round = list(lanes), data, data.device, round_number
         self.profile = profile
-        self.model = StackedModel(lanes[0].model).to(self.device)
+        self.model = StackedModel(lanes[0].model).to(self.device) if workers is None else workers.model
         if workers is None:
             self.model.check(data.dataset.input_shape)
         self.stack = LaneStack(lanes, self.model, data, states)
@@ -91,8 +91,13 @@ class Engine:
         self.workers = workers or Workers(self.model, self.device, profile)
         if workers is None and self.model.has_convolutions and (reason := why_not_fast(self.device)):
             self.appetite.notices.append(reason)
+        if workers is None and (moving := self.model.moving_buffers):
+            self.appetite.notices.append(
+                f"layers of the model keep values of their own ({', '.join(moving[:3])}): clients train one by one, "
+                "without padding, which is slower"
+            )
         self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # by the first lane of a segment
-        self.graphs = GraphCache() if self.device.type == "cuda" else None
+        self.graphs = GraphCache() if self.device.type == "cuda" and not self.model.moving_buffers else None
         self.examiner = Examiner(self.lanes, data, self.workers, self.appetite)
         self.server = ServerSide(self.lanes, self.model, data, self.stack, self.examiner)
         self.active, self.seeds, self.pixels = self.server.active, self.server.seeds, self.server.pixels

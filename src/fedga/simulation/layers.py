@@ -179,5 +179,10 @@ def _for_all_copies(layer: nn.Module) -> nn.Module:
     return layer
 
 
+def keeps_own_buffers(model: nn.Module) -> bool:
+    """Whether a layer that is not ours has a buffer, be it None as yet: a table that stays, or a value that moves."""
+    return any(module._buffers for module in model.modules() if not isinstance(module, MaskedBatchNorm))
+
+
 def depends_on_context(model: nn.Module) -> bool:
     return any(isinstance(module, MaskedBatchNorm | KeyedDropout) for module in model.modules())

@@ -37,7 +37,9 @@ class Appetite:
         """What suits the device; on a GPU by its size, not by what is free now, so that it is the same each time."""
         if device.type == "cpu":
             # Measured on two cores: stacked matrix products beat a loop, stacked convolutions do not.
-            stack = 1 if model.has_convolutions else max(1, CPU_STACK_VALUES // model.params.total)
+            stack = (
+                1 if model.has_convolutions or model.moving_buffers else max(1, CPU_STACK_VALUES // model.params.total)
+            )
             return cls(slots=stack, models=stack, samples=1000)
         budget = CUDA_SHARE * torch.cuda.get_device_properties(device).total_memory
         activations = model.saved_bytes(input_shape)

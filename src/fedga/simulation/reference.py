@@ -62,7 +62,7 @@ class Reference:
             local, report = self._train_client(k, received)
             update += weight * (self._vector(local) - start)
             for name, value in float_buffers(local).items():
-                buffers[name] += share * (value - before[name])
+                buffers[name] += share * (value.detach() - before[name])
             reports.append(report)
 
         vector_to_parameters(self.optimizer.step(start[None], update[None])[0], _trained(self.model))
@@ -123,11 +123,11 @@ class Reference:
         return [self._samples(batch) for batch in batches]
 
     def _survey(self) -> Tensor:
-        values = []
+        values, model = [], copy.deepcopy(self.model).eval()
         for k in range(self.federation.num_clients):
             inputs, targets = self._samples(self.federation.client(k).tolist())
             with torch.no_grad():
-                logits = self.model.eval()(inputs)
+                logits = model(inputs)
             batch = Batch(logits, targets, torch.ones(len(targets)), torch.zeros(logits.shape[-1]))
             values.append(self.algorithm.survey(batch).mean())
         return torch.stack(values)

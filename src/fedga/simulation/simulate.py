@@ -72,12 +72,11 @@ def simulate(
             clients=federation.num_clients,
             **{"active": min(10, federation.num_clients)} | settings,
         )
+        if isinstance(algorithm, str):
+            algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
     except FedGAError as error:  # which speaks of flags
         raise FedGAError(re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), str(error))) from None
-    if isinstance(algorithm, str):
-        algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
-    else:
-        algorithm = make_algorithm(algorithm)
+    algorithm = make_algorithm(algorithm)
     if not isinstance(model, str | nn.Module) and not callable(model):
         raise FedGAError(f"model must be a name, a torch.nn.Module or a function that makes one, not {model!r}")
     if isinstance(model, nn.Module):

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.conv import _ConvNd
@@ -17,7 +18,14 @@ from torch.nn.modules.conv import _ConvNd
 from fedga.algorithms.mapping import why_not_mapped
 from fedga.errors import FedGAError
 from fedga.simulation.accelerated import StackedConv2d
-from fedga.simulation.layers import KeyedDropout, depends_on_context, prepare_for_padding
+from fedga.simulation.layers import (
+    KeyedDropout,
+    MaskedBatchNorm,
+    depends_on_context,
+    keeps_own_buffers,
+    prepare_for_padding,
+)
+from fedga.tracing import told
 
 
 class Layout:
@@ -77,6 +85,8 @@ class StackedModel:
         frozen = len(self.params.shapes) < len(list(prepared.parameters()))
         self._module = prepared.requires_grad_(False)
         self._needs_context = depends_on_context(prepared)
+        # What layers of the user's own change in training besides what is trained; None until a batch has shown it.
+        self._moving: tuple[str, ...] | None = None if frozen or keeps_own_buffers(prepared) else ()
         # A network may bring its own way of running many copies; see `fedga.models.mlp`. A subclass has to bring its
         # own: what it changes in `forward`, an inherited one would not know of.
         own = {} if frozen else vars(type(prepared))
@@ -96,20 +106,85 @@ class StackedModel:
         buffers = torch.ones(2, self.buffers.total, dtype=self.dtype, device=device)
         inputs = torch.zeros(2, 2, *input_shape, dtype=self.dtype, device=device)
         keys = torch.zeros(2, dtype=torch.int64, device=device)
+        if self._moving is None:
+            self._check_own_buffers(input_shape)
         self._module.train()
         try:
             with torch.no_grad():
-                self._train(params, buffers, inputs, torch.ones_like(inputs.flatten(2)[:, :, 0]), keys)
+                if self._moving:
+                    self.evaluate(params, buffers, inputs[0])
+                else:
+                    self._train(params, buffers, inputs, torch.ones_like(inputs.flatten(2)[:, :, 0]), keys)
         except RuntimeError as error:
             if "randomness" in str(error):
-                raise FedGAError(
-                    "the model draws random numbers outside torch.nn.Dropout layers, so that a run would depend on "
-                    "what ran before it: use nn.Dropout (or 1d, 2d, 3d) for them"
-                ) from error
-            told = str(error).splitlines()[0].rstrip(".")
-            unknown = f"fails in torch.func.vmap ({told}): write it with torch alone"
+                raise _draws_at_random() from error
+            words = str(error).splitlines()[0].rstrip(".")
+            unknown = f"fails in torch.func.vmap ({words}): write it with torch alone"
             reason = why_not_mapped(error, self._files()) or unknown
             raise FedGAError(f"the model cannot be run for several clients at once, it {reason}") from error
+
+    def _check_own_buffers(self, input_shape: tuple[int, ...]) -> None:
+        """Find the buffers that move; where there are any, a whole step shows what else would fail in training."""
+        device = next(self._module.parameters()).device
+        tensors = dict(self._module.named_parameters()) | dict(self._module.named_buffers())
+        params, buffers = self.params.flatten(tensors), self.buffers.flatten(tensors).to(self.dtype)
+        # From 0 to 1, as pixels are: what a network looks up by its inputs has an entry 0.
+        inputs = torch.rand(3, *input_shape, generator=torch.Generator().manual_seed(0)).to(device, self.dtype)
+        mask, key = inputs.new_ones(3), torch.zeros((), dtype=torch.int64, device=device)
+        before = torch.get_rng_state()
+        try:
+            self._find_moving(params, buffers, inputs, mask)
+            if self._moving:
+                given = (params[None], buffers[None], inputs[None], mask[None], key[None])
+                self.gradient(*given, torch.Tensor.sum, torch.empty_like(params[None]))
+        except (FedGAError, MemoryError):
+            raise
+        except Exception as error:
+            home = next(iter(self._files()), None)
+            raise FedGAError(f"the model fails in a training step, {told(error, home)}: correct it") from error
+        if self._moving and not torch.equal(before, torch.get_rng_state()):
+            raise _draws_at_random()
+
+    @torch.no_grad()
+    def _find_moving(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor) -> None:
+        """Which values a training step of one copy changes, in place or by assignment; the batch has no padding."""
+        self._module.train()
+        there = dict(self._module.named_buffers())
+        given = {name: value.clone() for name, value in (there | self.buffers.views(buffers)).items()}
+        before = {name: value.clone() for name, value in given.items()}
+        key = torch.zeros((), dtype=torch.int64, device=params.device)
+        with torch.random.fork_rng(devices=[]):
+            _, after = self._train_one(self.params.views(params), dict(given), inputs, mask, key)
+        self._context.forget()
+        for name in dict(self._module.named_buffers()).keys() - there.keys():
+            raise FedGAError(
+                f"the model makes its buffer {name} while it trains, so that clients would share it: give it its first "
+                f'values in __init__, as in self.register_buffer("{name.rpartition(".")[2]}", torch.zeros(3))'
+            )
+        # A value may be written to and stay what it is for once: its version tells.
+        moved = [
+            name
+            for name, value in after.items()
+            if value is not given[name] or value._version or not torch.equal(value, before[name])
+        ]
+        moving = tuple(name for name in moved if not _is_ours(self._module, name))
+        for name in moving:
+            self._check_moved(name, before[name], after[name])
+        self._moving = moving
+        if moving:
+            self._by_hand = self._gradient_by_hand = None  # which know nothing of buffers
+
+    def _check_moved(self, name: str, before: Tensor, after: Tensor) -> None:
+        if after.shape != before.shape:
+            raise FedGAError(
+                f"the model's buffer {name} changes its shape in training, from {list(before.shape)} to "
+                f"{list(after.shape)}, and the server averages tensors of one shape: keep its shape"
+            )
+        if name not in self.buffers.shapes:
+            raise FedGAError(
+                f"the model's buffer {name} changes in training and is {before.dtype}, which the server cannot average "
+                "over clients: make it a float, as in torch.zeros(())"
+            )
 
     def _files(self) -> list[Path]:
         """Where the classes of its layers are written, but for PyTorch's own."""
@@ -155,7 +230,12 @@ class StackedModel:
     @property
     def adds_gradients(self) -> bool:
         """Whether `gradient` can add to what is there: a momentum then takes in a gradient that never exists alone."""
-        return self._gradient_by_hand is not None and not self._needs_context
+        return self._gradient_by_hand is not None and not self._needs_context and self._moving is not None
+
+    @property
+    def moving_buffers(self) -> tuple[str, ...]:
+        """Names of the buffers, and frozen parameters, that the user's own layers change in training; after `check`."""
+        return self._moving or ()
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -195,6 +275,8 @@ class StackedModel:
         """Logits of one copy in evaluation mode, differentiable and vmappable: ``[parameters], [samples, ...]``."""
         self._module.eval()
         state = self.params.views(params) | self.buffers.views(buffers)
+        if self._moving != ():  # evaluation moves nothing
+            state |= {name: state[name].clone() for name in self.buffers.shapes}
         return functional_call(self._module, state, (inputs,))
 
     def evaluate(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
@@ -232,6 +314,9 @@ class StackedModel:
         """
         if not self._module.training:  # asked of every step of every client
             self._module.train()
+        if self._moving is None:
+            rows = int(mask[0].sum())
+            self._find_moving(params[0], buffers[0], inputs[0, :rows], mask[0, :rows])
         if self._gradient_by_hand is not None and self.adds_gradients:
 
             def loss_gradient(logits: Tensor) -> Tensor:
@@ -251,6 +336,8 @@ class StackedModel:
         self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Logits in training mode, and the buffers after it."""
+        if self._moving:
+            return self._train_one_by_one(params, buffers, inputs, mask, dropout_keys)
         if self._needs_context and len(params) == 1 and params.device.type == "cpu":
             return self._train_alone(params[0], buffers[0], inputs[0], mask[0], dropout_keys[0])
         if self._needs_context:
@@ -273,6 +360,23 @@ class StackedModel:
         self._context.forget()
         return logits.unsqueeze(0), self.buffers.join(moved).detach().unsqueeze(0) if moved else buffers.unsqueeze(0)
 
+    def _train_one_by_one(
+        self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Each copy on the real rows of its batch: a layer that keeps values of its own must not see padding."""
+        logits, moved = {}, list(buffers)
+        for row, real in enumerate(mask.sum(1).int().tolist()):
+            if not real:  # nothing left to train on: this copy stands still
+                continue
+            own = {name: value.clone() for name, value in self.buffers.views(buffers[row]).items()}
+            given = (self.params.views(params[row]), own, inputs[row, :real], mask[row, :real], dropout_keys[row])
+            found, after = self._train_one(*given, is_whole=real > 1)
+            logits[row] = F.pad(found, (0, 0, 0, mask.shape[1] - real))
+            moved[row] = self.buffers.join(after).detach().to(buffers.dtype)
+        self._context.forget()
+        nothing = torch.zeros_like(next(iter(logits.values())))
+        return torch.stack([logits.get(row, nothing) for row in range(len(params))]), torch.stack(moved)
+
     def _train_one(
         self,
         params: dict[str, Tensor],
@@ -286,3 +390,14 @@ class StackedModel:
         state = params | buffers
         logits = functional_call(self._module, state, (inputs,))
         return logits, {name: state[name] for name in buffers}  # functional_call writes reassigned buffers back
+
+
+def _draws_at_random() -> FedGAError:
+    return FedGAError(
+        "the model draws random numbers outside torch.nn.Dropout layers, so that a run would depend on what ran before "
+        "it: use nn.Dropout (or 1d, 2d, 3d) for them"
+    )
+
+
+def _is_ours(module: nn.Module, buffer: str) -> bool:
+    return isinstance(module.get_submodule(buffer.rpartition(".")[0]), MaskedBatchNorm)

@@ -46,7 +46,7 @@ class Workers:
 
     def __init__(self, model: StackedModel, device: torch.device, profile: Profile = NO_PROFILE) -> None:
         self.count = torch.get_num_threads() if device.type == "cpu" else 1
-        self._model, self._profile, self._on_cpu = model, profile, device.type == "cpu"
+        self.model, self._profile, self._on_cpu = model, profile, device.type == "cpu"
         self._copies: SimpleQueue[StackedModel] = SimpleQueue()
         self._pool: ThreadPoolExecutor | None = None
         if self._on_cpu:
@@ -76,7 +76,7 @@ class Workers:
         """Results in the order of the items; only a few pieces ahead of what the caller has taken."""
         if self._pool is None:
             for item in items:
-                yield work(self._model, item)
+                yield work(self.model, item)
             return
         work = self._profile.carried(work)
         ahead: deque[Future[Result]] = deque()
