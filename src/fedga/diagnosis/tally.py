@@ -75,10 +75,21 @@ class Predictions:
     notes: tuple[str, ...] = ()  # what a reader should know of how they were read
 
 
+def check_classes(classes: int, where: str) -> None:
+    """Refuse more classes than a table of each against each can hold."""
+    most = math.isqrt(MOST_CELLS)
+    if classes > most:
+        raise FedGAError(
+            f"{where} has {classes:,} classes, too many for one page, which holds {most:,}: put classes together, or "
+            "choose columns with --probability-columns"
+        )
+
+
 class Tallying:
     """Checks batches and adds them up; sites are met on the way."""
 
     def __init__(self, labels: Labels, where: str, *, logits: bool = False) -> None:
+        check_classes(len(labels.names), where)
         self.labels, self.where, self.logits = labels, where, logits
         self.rows = self._like_probabilities = 0
         self._classes = len(labels.names)
@@ -147,12 +158,6 @@ class Tallying:
     def _make_room(self, sites: int) -> None:
         if sites <= self._room:
             return
-        most = math.isqrt(MOST_CELLS)
-        if self._classes > most:
-            raise FedGAError(
-                f"{self.where} has {self._classes:,} classes, too many for one page, which holds {most:,}: put classes "
-                "together, or choose columns with --probability-columns"
-            )
         if sites * self._classes**2 > MOST_CELLS:
             raise FedGAError(
                 f"{self.where} has {sites:,} sites or more of {self._classes} classes, too many for one page: name a "
