@@ -154,7 +154,9 @@ def _chunks(file: Any, column: str) -> Iterator[Any]:
 
 def is_text(arrow: Any, kind: Any) -> bool:
     """Whether a column has texts of any length, of which Parquet files write equal ones once."""
-    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
+    types = arrow.types
+    kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(is_such(kind) for is_such in kinds)
 
 
 def _width(kind: Any) -> int:
