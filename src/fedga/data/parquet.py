@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class ParquetFiles:
                 raise FedGAError(f"{path} has other columns than {self.paths[0]}: shards must have the same columns")
         self.pictures = tuple(field.name for field in self.schema if _holds_pictures(self._arrow, field.type))
 
-    def _file(self, path: Path, texts: Sequence[str] = ()) -> Any:
+    def _file(self, path: Path, texts: Iterable[str] = ()) -> Any:
         """An open file; columns of ``texts`` come as the different texts and which of them each row has."""
         require_regular(path)
         return self._parquet.ParquetFile(path, read_dictionary=list(texts))
@@ -61,7 +61,7 @@ class ParquetFiles:
         In a Parquet file, a value that many rows share is written once. So texts stay as they are written there: a few
         bytes can promise millions of long ones.
         """
-        texts = [name for name in names if is_text(self._arrow, self.schema.field(name).type)]
+        texts = {name for name in names if is_text(self._arrow, self.schema.field(name).type)}
         self._check_memory(names, texts)
         tables = []
         for path in self.paths:
@@ -70,12 +70,12 @@ class ParquetFiles:
         with reading(self.where, _WHAT):
             return self._arrow.concat_tables(tables, promote_options="permissive")
 
-    def _check_memory(self, names: Sequence[str], texts: Sequence[str]) -> None:
+    def _check_memory(self, names: Sequence[str], texts: Set[str]) -> None:
         widths = [_TEXT_INDEX if name in texts else _width(self.schema.field(name).type) for name in names]
         needed = self.rows * (sum(widths) + BYTES_PER_LABEL)
         for path in self.paths:
             with reading(path, _WHAT), self._file(path) as file:
-                needed += sum(chunk.total_uncompressed_size for name in texts for chunk in _chunks(file, name))
+                needed += sum(chunk.total_uncompressed_size for chunk in _chunks(file, texts))
         what = f"{self.where}, with {self.rows:,} rows of {len(names):,} columns,"
         require_memory(needed, what, "give fewer rows or columns, or use a machine with more memory")
 
@@ -134,7 +134,7 @@ def _rows_at_once(file: Any, column: str) -> int:
 
     Where a value is written once for many rows, nothing says how large it is but the size of all values together.
     """
-    shared = [chunk for chunk in _chunks(file, column) if not set(chunk.encodings) <= _EACH_VALUE_BY_ITSELF]
+    shared = [chunk for chunk in _chunks(file, {column}) if not set(chunk.encodings) <= _EACH_VALUE_BY_ITSELF]
     largest = max((chunk.total_uncompressed_size for chunk in shared), default=0)
     there = available_memory()
     if not largest or there is None:
@@ -143,10 +143,10 @@ def _rows_at_once(file: Any, column: str) -> int:
     return max(1, min(_ROWS_AT_ONCE, there // _PART_OF_MEMORY // largest))
 
 
-def _chunks(file: Any, column: str) -> Iterator[Any]:
-    """What the file says of each piece of a column, or of all columns inside it."""
+def _chunks(file: Any, columns: Set[str]) -> Iterator[Any]:
+    """What the file says of each piece of some columns, or of all columns inside them."""
     schema = file.metadata.schema
-    places = [at for at in range(len(schema.names)) if schema.column(at).path.partition(".")[0] == column]
+    places = [at for at in range(len(schema.names)) if schema.column(at).path.partition(".")[0] in columns]
     for group in range(file.metadata.num_row_groups):
         row_group = file.metadata.row_group(group)
         yield from (row_group.column(at) for at in places)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ _LINES_PER_BLOCK = 32  # of a wide table, for whose every column and block memor
 _LARGEST_CSV_BLOCK = 1 << 30
 _LINE_TOO_LONG = re.compile("straddl|Empty CSV file or block")  # than a block
 _BYTES_PER_CELL = 16  # as pyarrow has a number, as a feature, and on its way
+_BYTES_PER_COLUMN = 12_000  # that pyarrow takes to find out what a column holds
 _NAMED_COLUMNS = 50  # an error lists this many
 
 
@@ -56,6 +58,11 @@ class _Columns:
     names: list[str]
     table: Any = None  # pyarrow.Table of the columns that are asked for; none: nothing is read yet
     files: ParquetFiles | None = None
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Of the columns of the table: it would look through all names of a wide one for each."""
+        return {name: place for place, name in enumerate(self.table.column_names)}
 
     def with_values(self, labels: Mapping[str, str], features: Sequence[str]) -> _Columns:
         """With the columns of ``labels``, which say what each of them is, and those of ``features``."""
@@ -120,10 +127,13 @@ def _csv_table(path: Path) -> Any:
 
 def _check_csv_memory(path: Path, size: int, start: CsvStart) -> None:
     """By the cells that the first lines have; texts take about what they take in the file."""
+    delimiter = start.dialect.delimiter.encode()
     sample = start.rows or start.header
-    cells = size * (sample.count(start.dialect.delimiter.encode()) + sample.count(b"\n") + 1) // len(sample)
-    cure = "give fewer rows or columns, or use a machine with more memory"
-    require_memory(max(size, cells * _BYTES_PER_CELL), f"{path}, of {size / 1e6:,.0f} MB,", cure)
+    cells = size * (sample.count(delimiter) + sample.count(b"\n") + 1) // len(sample)
+    columns = start.header.count(delimiter) + 1
+    needed = max(size, cells * _BYTES_PER_CELL) + columns * _BYTES_PER_COLUMN
+    what = f"{path}, of {size / 1e6:,.0f} MB in {columns:,} columns,"
+    require_memory(needed, what, "give fewer rows or columns, or use a machine with more memory")
 
 
 def _longest_line(path: Path) -> int:
@@ -325,9 +335,10 @@ def _picture_column(columns: _Columns) -> str | None:
 
 
 def _column(columns: _Columns, name: str) -> Any:
-    if name not in columns.table.column_names:
+    place = columns.places.get(name)
+    if place is None:
         raise FedGAError(f"{columns.where} has no column {name!r}, which the training file has: add it")
-    return columns.table.column(name)
+    return columns.table.column(place)
 
 
 def _values(columns: _Columns, name: str, kind: str) -> np.ndarray:
