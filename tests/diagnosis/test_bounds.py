@@ -136,8 +136,8 @@ def test_sites_need_memory() -> None:
 
 
 def test_names_of_sites_have_an_end() -> None:
-    with pytest.raises(FedGAError, match=r"a site has a name of 5,000 characters, 'xxx.*: name sites in at"):
-        diagnose(np.full((4, 2), 0.5), [0, 1] * 2, ["x" * 5000, "b"] * 2)
+    with pytest.raises(FedGAError, match=r"a site has a name of 50,000 characters, 'xxx.*: name sites in at"):
+        diagnose(np.full((4, 2), 0.5), [0, 1] * 2, ["x" * 50_000, "b"] * 2)
 
 
 @pytest.mark.parametrize("name", ["a,b,note,label", "x" * 200_000 + ",b,note,label"])
@@ -172,7 +172,7 @@ def test_one_word_for_many_rows(tmp_path: Path) -> None:
     before = pa.default_memory_pool().max_memory()
     assert "row 1 of" in (said := refused(path))
     assert "has label 'xxx" in said
-    assert pa.default_memory_pool().max_memory() < max(before, 100 * MEGABYTE)
+    assert pa.default_memory_pool().max_memory() <= max(before, 100 * MEGABYTE)
 
 
 def test_words_of_other_rows_are_no_sites(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class NpzFile:
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
-        self.names = [name.removesuffix(_SUFFIX) for name in archive.namelist() if name.endswith(_SUFFIX)]
+        self.names = [name.removesuffix(_SUFFIX) for name in archive.namelist()]
 
     def header(self, name: str) -> ArrayHeader:
         """The header of an array, compared with the room that it has in the file."""

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from fedga import memory
 from fedga.data.assemble import BYTES_PER_LABEL
 from fedga.data.files import Progress, optional, reading
 from fedga.data.images import decode
 from fedga.errors import FedGAError
 from fedga.files import require_regular
-from fedga.memory import available_memory, require_memory
+from fedga.memory import require_memory
 
 _PURPOSE = "reading Parquet files"
 _WHAT = "a Parquet file"
@@ -136,7 +137,7 @@ def _rows_at_once(file: Any, column: str) -> int:
     """
     shared = [chunk for chunk in _chunks(file, {column}) if not set(chunk.encodings) <= _EACH_VALUE_BY_ITSELF]
     largest = max((chunk.total_uncompressed_size for chunk in shared), default=0)
-    there = available_memory()
+    there = memory.available_memory()
     if not largest or there is None:
         return _ROWS_AT_ONCE
     require_memory(largest, f"column {column!r} of a Parquet file", "shrink the pictures, or give fewer")

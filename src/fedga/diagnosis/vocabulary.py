@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedga.data.tables import LONGEST_NAME
 from fedga.errors import FedGAError, quoted
 
 UNKNOWN = -1
+_LONGEST_SITE = 10_000  # characters
 _SAYS_NOTHING = {
     "p",
     "prob",
@@ -133,10 +133,10 @@ class Sites:
 
     def code(self, site: object) -> int:
         text = text_of(site)
-        if len(text) > LONGEST_NAME:
+        if len(text) > _LONGEST_SITE:
             raise FedGAError(
                 f"a site has a name of {len(text):,} characters, {quoted(text, 40)}: name sites in at most "
-                f"{LONGEST_NAME:,}, or pass --site-column none"
+                f"{_LONGEST_SITE:,}, or pass --site-column none"
             )
         return self._places.setdefault(text, len(self._places)) if text else UNKNOWN
 
