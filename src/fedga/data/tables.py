@@ -109,7 +109,7 @@ def _csv_table(path: Path) -> Any:
     dialect = start.dialect
 
     def read(longest_line: int) -> Any:
-        block = min(max(_CSV_BLOCK, _LINES_PER_BLOCK * longest_line), _LARGEST_CSV_BLOCK)
+        block = min(max(_CSV_BLOCK, _LINES_PER_BLOCK * longest_line), size + 1, _LARGEST_CSV_BLOCK)
         return arrow_csv.read_csv(
             path,
             read_options=arrow_csv.ReadOptions(block_size=block),
