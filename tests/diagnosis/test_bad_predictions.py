@@ -70,7 +70,7 @@ def refused(path: Path, options: Options | None = None) -> str:
         (GOOD + 'cat,0.9,"0.1\ncat,0.9,0.1\n', "a quotation mark in row 3 of"),
         (GOOD + 'cat,0.9,"0.1\ncat,0.9,0.1\n', "is not closed: close or remove it"),
         ('label,"cat,dog\ncat,0.9,0.1\n', "a quotation mark in the header of"),
-        (GOOD + f'cat,"{"x" * 200_000}",0.5\n', "is not a CSV file, or is damaged (field larger than"),
+        (GOOD + f'cat,"{"x" * 200_000}",0.5\n', "has a cell of more than 131,072 characters: shorten it"),
         ("label,score\nill,0.9\nhealthy,0.1\n", "call the one column of probabilities after the class it means"),
         ("label,p_ill\nill,0.9\nhealthy,0.1\ndead,0.3\n", "has label 'dead'"),
         ("label,p_ill\n1,1.9\n0,0.1\n", "gives class 'ill' the probability 1.9"),

@@ -13,55 +13,61 @@ from pathlib import Path
 
 import numpy as np
 
-from fedga.data.assemble import Parts, Samples
-from fedga.data.files import reading
+from fedga.data.assemble import Parts, Samples, listed
+from fedga.data.files import FEWER_SAMPLES
+from fedga.data.npz import open_npz
 from fedga.errors import FedGAError, unknown_name
+from fedga.memory import require_memory
 
 _INPUTS = ("x", "images", "image", "inputs", "data", "features")
 _LABELS = ("y", "labels", "label", "targets", "target")
 _CLIENTS = ("clients", "client", "client_ids", "client_id")
 _CLASS_NAMES = ("class_names", "classes", "label_names")
 _CHANNELS = (1, 3)
+_NAMED_ARRAYS = 20  # an error lists this many
 
 
 def read_npz(path: Path, client_column: str | None = None) -> Parts:
-    """The data set in an ``.npz`` file; pictures are uint8, channels first or last, features are a matrix."""
-    with reading(path, "an .npz file"), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        arrays = {name.lower(): archive[name] for name in archive.files}
-    inputs, labels = _named(arrays, _INPUTS, "train"), _named(arrays, _LABELS, "train")
-    test_inputs, test_labels = _named(arrays, _INPUTS, "test"), _named(arrays, _LABELS, "test")
-    if inputs is None and labels is None and test_inputs is None:
-        inputs, labels = _named(arrays, _INPUTS), _named(arrays, _LABELS)
-    if inputs is None or labels is None or (test_inputs is None) != (test_labels is None):
-        raise FedGAError(
-            f"{path} holds the arrays {', '.join(sorted(arrays)) or '(none)'}: call them x and y, or x_train, y_train, "
-            "x_test and y_test"
-        )
-    clients = _clients(path, arrays, client_column)
-    train = Samples(_inputs(path, inputs), _flat(labels), str(path), clients)
-    test = None
-    if test_inputs is not None and test_labels is not None:
-        test = Samples(_inputs(path, test_inputs), _flat(test_labels), str(path))
-    names = next((arrays[name] for name in _CLASS_NAMES if name in arrays), np.array([], dtype=str))
-    return Parts(train, test, tuple(str(name) for name in names))
+    """The data set in an ``.npz`` file; pictures are uint8, channels first or last, features are a matrix.
+
+    Arrays of other names are left alone.
+    """
+    with open_npz(path) as file:
+        places = {name.lower(): name for name in file.names}
+        inputs, labels = _named(places, _INPUTS, "train"), _named(places, _LABELS, "train")
+        test_inputs, test_labels = _named(places, _INPUTS, "test"), _named(places, _LABELS, "test")
+        if inputs is None and labels is None and test_inputs is None:
+            inputs, labels = _named(places, _INPUTS), _named(places, _LABELS)
+        if inputs is None or labels is None or (test_inputs is None) != (test_labels is None):
+            raise FedGAError(
+                f"{path} holds the arrays {listed(sorted(places), _NAMED_ARRAYS) or '(none)'}: call them x and y, or "
+                "x_train, y_train, x_test and y_test"
+            )
+        clients = _clients(path, places, client_column)
+        of_clients = None if clients is None else _flat(file.load(clients))
+        train = Samples(_inputs(path, file.load(inputs)), _flat(file.load(labels)), str(path), of_clients)
+        test = None
+        if test_inputs is not None and test_labels is not None:
+            test = Samples(_inputs(path, file.load(test_inputs)), _flat(file.load(test_labels)), str(path))
+        names = next((places[name] for name in _CLASS_NAMES if name in places), None)
+        return Parts(train, test, () if names is None else tuple(map(str, file.class_names(names))))
 
 
-def _named(arrays: Mapping[str, np.ndarray], stems: tuple[str, ...], split: str | None = None) -> np.ndarray | None:
+def _named(places: Mapping[str, str], stems: tuple[str, ...], split: str | None = None) -> str | None:
     for stem in stems:
         for name in (f"{split}_{stem}", f"{stem}_{split}", f"{split}{stem}", f"{stem}{split}") if split else (stem,):
-            if name in arrays:
-                return arrays[name]
+            if name in places:
+                return places[name]
     return None
 
 
-def _clients(path: Path, arrays: Mapping[str, np.ndarray], asked: str | None) -> np.ndarray | None:
+def _clients(path: Path, places: Mapping[str, str], asked: str | None) -> str | None:
     if asked is not None:
-        if asked.lower() not in arrays:
-            raise unknown_name(f"client array of {path}", asked, arrays)
-        return _flat(arrays[asked.lower()])
-    found = _named(arrays, _CLIENTS, "train")
-    found = _named(arrays, _CLIENTS) if found is None else found
-    return None if found is None else _flat(found)
+        if asked.lower() not in places:
+            raise unknown_name(f"client array of {path}", asked, list(places)[:_NAMED_ARRAYS])
+        return places[asked.lower()]
+    found = _named(places, _CLIENTS, "train")
+    return _named(places, _CLIENTS) if found is None else found
 
 
 def _flat(values: np.ndarray) -> np.ndarray:
@@ -74,6 +80,8 @@ def _inputs(path: Path, values: np.ndarray) -> np.ndarray:
         raise FedGAError(f"{path} has inputs of type {values.dtype}: store numbers")
     if values.ndim == 2 and values.dtype == np.uint8:
         return values  # flattened pictures: scaled like any other
+    if values.dtype != np.uint8:
+        require_memory(values.size * np.dtype(np.float32).itemsize, f"{path}, as 32-bit numbers,", FEWER_SAMPLES)
     if values.ndim == 2:
         with np.errstate(over="ignore"):
             features = values.astype(np.float32)

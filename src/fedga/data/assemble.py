@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedga.data.federation import Dataset
+from fedga.data.files import FEWER_SAMPLES
 from fedga.errors import FedGAError
+from fedga.memory import require_memory
 
+BYTES_PER_LABEL = 64  # while labels become class indices and clients get numbers: of all copies at work
 TEST_EVERY = 5  # without a test split, every fifth sample of each class is held out
 _NAMED = 5  # an error lists this many values
 
@@ -30,7 +33,10 @@ class Samples:
     features: tuple[str, ...] = ()  # names of the columns of a table
 
     def take(self, chosen: np.ndarray) -> Samples:
-        """The samples at a boolean mask or at indices."""
+        """The samples at a boolean mask or at indices, as a copy."""
+        number = int(np.count_nonzero(chosen)) if chosen.dtype == bool else len(chosen)
+        needed = number * self.inputs[:1].nbytes
+        require_memory(needed, f"a copy of {number:,} samples of {self.where}, to split them,", FEWER_SAMPLES)
         clients = None if self.clients is None else self.clients[chosen]
         return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], clients=clients)
 

@@ -2,7 +2,8 @@
 
 An entry is a folder of ``.npy`` files named after what it was made from: the paths, sizes and modification times of the
 files, the columns asked for, and the version of the readers. It is written beside its final place and renamed into
-it, so a reader sees a whole entry or none, and of two processes that decode at once the first to finish wins.
+it, so a reader sees a whole entry or none, and of two processes that decode at once the first to finish wins. Its
+description has digests of the arrays and of itself: an entry of which a single bit has changed is decoded again.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedga.data.federation import Dataset
+from fedga.data.files import reading, within_memory
+from fedga.files import open_regular, require_regular
 
-READER_VERSION = 2  # raise when a reader's output changes, so that old entries are not used
+READER_VERSION = 3  # raise when a reader's output changes, so that old entries are not used
 _ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets", "train_clients")
 _STALE_SECONDS = 24 * 3600
+_BLOCK = 8 << 20  # bytes of an array that have a digest of their own, so that several threads can work on it
+_THREADS = 2
 
 
 def cache_dir() -> Path:
@@ -45,7 +52,8 @@ def remember(name: str, files: Iterable[Path], options: Sequence[str | None], bu
     cached = _open(folder / entry, name)
     if cached is not None:
         return cached
-    dataset = build()
+    with within_memory(f"the data set {name}"):
+        dataset = build()
     if dataset.train_inputs.dtype != np.uint8:
         return dataset
     try:
@@ -62,7 +70,8 @@ def _entry_names(name: str, files: Iterable[Path], options: Sequence[str | None]
     paths.update(repr((name, tuple(options))).encode())
     stamps.update(repr(READER_VERSION).encode())
     for path in files:
-        status = path.stat()
+        with reading(path, "a file"):
+            status = require_regular(path)
         paths.update(os.fsencode(path.absolute()) + b"\0")
         stamps.update(f"{status.st_size} {status.st_mtime_ns}\0".encode())
     safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)[:40]
@@ -76,11 +85,15 @@ def _open(entry: Path, name: str) -> Dataset | None:
     Mapped copy-on-write: nothing is ever written back, and torch can wrap the arrays without a copy or a warning.
     """
     try:
-        meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
+        with open_regular(entry / "meta.json") as file:
+            meta = json.load(file)
+        if meta.pop("digest") != _digest_of_text(meta):
+            return None
         arrays = {}
-        for key, (dtype, shape) in meta["arrays"].items():
+        for key, (dtype, shape, digest) in meta["arrays"].items():
+            require_regular(entry / f"{key}.npy")
             array = np.load(entry / f"{key}.npy", mmap_mode="c", allow_pickle=False)
-            if array.dtype.str != dtype or list(array.shape) != shape:
+            if array.dtype.str != dtype or list(array.shape) != shape or _digest_of_array(array) != digest:
                 return None
             arrays[key] = array
         dataset = Dataset(
@@ -102,6 +115,19 @@ def _open(entry: Path, name: str) -> Dataset | None:
     return dataset if intact else None
 
 
+def _digest_of_text(meta: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
+def _digest_of_array(array: np.ndarray) -> str:
+    """SHA-256 over the SHA-256 of each block of the array's bytes."""
+    values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    blocks = [values[start : start + _BLOCK].data for start in range(0, len(values), _BLOCK)]
+    with ThreadPoolExecutor(_THREADS) as pool:  # which only starts the threads that have something to do
+        digests = pool.map(lambda block: hashlib.sha256(block).digest(), blocks)
+        return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
 def _write(folder: Path, entry: str, dataset: Dataset) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     building = folder / f".building-{uuid.uuid4().hex}"
@@ -111,13 +137,13 @@ def _write(folder: Path, entry: str, dataset: Dataset) -> None:
         for key, array in arrays.items():
             np.save(building / f"{key}.npy", array, allow_pickle=False)
         meta = {
-            "arrays": {key: (array.dtype.str, array.shape) for key, array in arrays.items()},
+            "arrays": {key: (array.dtype.str, array.shape, _digest_of_array(array)) for key, array in arrays.items()},
             "class_names": dataset.class_names,
             "client_names": dataset.client_names,
             "input_scale": dataset.input_scale,
             "fingerprint": dataset.fingerprint,
         }
-        (building / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        (building / "meta.json").write_text(json.dumps(meta | {"digest": _digest_of_text(meta)}), encoding="utf-8")
         try:
             building.rename(folder / entry)
         except OSError:  # something is there: another process was faster, or a damaged entry is in the way

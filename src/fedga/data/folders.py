@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from fedga.data.assemble import Parts, Samples
-from fedga.data.files import Progress, reading
+from fedga.data.files import Progress, read_whole, reading
 from fedga.data.images import SUFFIXES, decode
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
 
 _TRAIN = ("train", "training")
 _TEST = ("test", "testing", "val", "valid", "validation")
@@ -34,9 +34,7 @@ class Listing:
 
     def _encoded(self) -> Iterator[tuple[str, bytes]]:
         for path in self.files:
-            with reading(path, "a picture"):
-                data = path.read_bytes()
-            yield str(path), data
+            yield str(path), read_whole(path, "a picture")
 
 
 @dataclass(frozen=True)
@@ -76,12 +74,7 @@ def _by_class(root: Path) -> Listing:
     files: list[Path] = []
     labels: list[str] = []
     for folder in _subfolders(root):
-        pictures = sorted(
-            Path(base) / name
-            for base, _, names in os.walk(folder)
-            for name in names
-            if Path(name).suffix.lower() in SUFFIXES
-        )
+        pictures = _pictures_in(folder, root)
         if not pictures:
             raise FedGAError(
                 f"{folder} holds no pictures: put some there ({', '.join(sorted(SUFFIXES))}), or remove it"
@@ -91,6 +84,24 @@ def _by_class(root: Path) -> Listing:
     if not files:
         raise FedGAError(f"{root} has no folders of pictures: make one folder per class in it, or give a file")
     return Listing(str(root), tuple(files), tuple(labels))
+
+
+def _pictures_in(folder: Path, root: Path) -> list[Path]:
+    """All pictures under a class's folder; links to folders inside it are not followed, which might never end."""
+    if root.resolve().is_relative_to(folder.resolve()):
+        raise FedGAError(f"{folder} links to a folder that it lies in itself: put the pictures of one class there")
+    with reading(folder, "a folder of pictures"):
+        return sorted(
+            Path(base) / name
+            for base, _, names in os.walk(folder, onerror=_refuse)
+            for name in names
+            if Path(name).suffix.lower() in SUFFIXES
+        )
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be looked into would else count as empty."""
+    raise error
 
 
 def _subfolders(root: Path) -> Sequence[Path]:
@@ -104,6 +115,7 @@ def tiny_imagenet(root: Path) -> PictureFolder:
     Classes are numbered in the order of their sorted ids, as on the Hub, so both copies give the same labels.
     """
     wnids = tuple(sorted(_lines(root / "wnids.txt")))
+    _check_plain(root / "wnids.txt", wnids)
     files: list[Path] = []
     labels: list[str] = []
     for wnid in wnids:
@@ -116,6 +128,7 @@ def tiny_imagenet(root: Path) -> PictureFolder:
         raise FedGAError(
             f"{annotations} has lines without a tab between picture and class: replace it by an intact copy"
         )
+    _check_plain(annotations, [row[0] for row in rows])
     test = Listing(
         str(root / "val"),
         tuple(root / "val" / "images" / row[0] for row in rows),
@@ -127,6 +140,14 @@ def tiny_imagenet(root: Path) -> PictureFolder:
     return PictureFolder(Listing(str(root / "train"), tuple(files), tuple(labels)), test, wnids, channels=3)
 
 
+def _check_plain(path: Path, names: Sequence[str]) -> None:
+    """A name with a slash would lead out of the data set's own folder."""
+    odd = next((name for name in names if name in (".", "..") or Path(name).name != name), None)
+    if odd is not None:
+        raise FedGAError(f"{path} lists {quoted(odd)}, which is no plain name: replace it by an intact copy")
+
+
 def _lines(path: Path) -> list[str]:
+    content = read_whole(path, "a text file")
     with reading(path, "a text file"):
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [line for line in content.decode("utf-8").splitlines() if line.strip()]

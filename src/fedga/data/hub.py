@@ -18,6 +18,7 @@ from typing import Any
 from fedga.data.catalog import Hub, HubFile, Source
 from fedga.data.files import optional
 from fedga.errors import FedGAError
+from fedga.files import open_regular
 
 _PURPOSE = "downloading data sets"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -101,7 +102,7 @@ def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

@@ -20,8 +20,9 @@ from fedga.data.assemble import Parts, Samples, check_lengths, held_out, index_o
 from fedga.data.federation import Dataset
 from fedga.data.files import Progress, optional, reading
 from fedga.data.sources import find_path
-from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options, csv_dialect
+from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options, csv_start, rows_of
 from fedga.errors import FedGAError
+from fedga.files import require_regular
 
 _TRUTHS = (("false", "true"), ("no", "yes"))  # what a class may be called that a truth value means for certain
 _NAMED_CLASSES = 20  # an error lists this many of the agreed classes
@@ -192,10 +193,14 @@ def columns_digest(path: str | Path, label_column: str | None = None) -> str:
     path = Path(path).expanduser()
     suffix = path.suffix.lower()
     if suffix == ".csv":
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            names = next(csv.reader(file, delimiter=csv_dialect(path).delimiter), [])
+        with reading(path, "a CSV table"):
+            start = csv_start(path)
+            names = next(rows_of(path, csv.reader([start.header.decode()], delimiter=start.dialect.delimiter)), [])
     elif suffix == ".parquet":
-        names = optional("pyarrow.parquet", "pyarrow", "reading tables").read_schema(path).names
+        parquet = optional("pyarrow.parquet", "pyarrow", "reading tables")
+        with reading(path, "a Parquet file"):
+            require_regular(path)
+            names = parquet.read_schema(path).names
     else:
         return ""
     names = [name.strip() for name in names]

@@ -2,54 +2,58 @@
 
 from __future__ import annotations
 
-import zipfile
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.lib import format as npy
 
 from fedga.data.files import Progress, reading
+from fedga.data.npz import ArrayHeader, NpzFile, open_npz
 from fedga.diagnosis.columns import NO_SITES, Options
-from fedga.diagnosis.tally import ROWS_AT_ONCE, Batch, Predictions, Scores, Tallying, finished
-from fedga.diagnosis.vocabulary import BinaryLabels, Labels, Sites, check_names, encode
+from fedga.diagnosis.tally import ROWS_AT_ONCE, Batch, Predictions, Scores, Tallying, check_classes, finished
+from fedga.diagnosis.vocabulary import BinaryLabels, Labels, Sites, check_names, encode, few_of
 from fedga.errors import FedGAError, unknown_name
+from fedga.memory import require_memory
 
 _PROBABILITIES = ("probs", "probabilities", "probability", "predictions", "scores", "logits")
 _LABELS = ("labels", "label", "targets", "target", "y")
 _SITES = ("sites", "site", "hospitals", "clients", "client")
 _CLASS_NAMES = ("class_names", "classes", "label_names")
+_NAMED_ARRAYS = 20  # an error lists this many
 
 
 def read_arrays(path: Path, options: Options, show: Progress) -> Predictions:
     """An ``.npz`` file with the arrays probs, labels and, if there are any, sites and class_names."""
-    with reading(path, "an .npz file"):
-        archive = zipfile.ZipFile(path)
-    with archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
-        probs = _named(path, names, ",".join(options.probability_columns) or None, _PROBABILITIES)
-        label = _named(path, names, options.label_column, _LABELS)
+    with open_npz(path) as file:
+        probs = _named(file, ",".join(options.probability_columns) or None, _PROBABILITIES)
+        label = _named(file, options.label_column, _LABELS)
         if probs is None or label is None:
             raise FedGAError(
-                f"{path} holds the arrays {', '.join(names) or '(none)'}: call them probs, of [rows, classes], and "
-                "labels, of [rows]"
+                f"{path} holds the arrays {few_of(file.names, _NAMED_ARRAYS) or '(none)'}: call them probs, of "
+                "[rows, classes], and labels, of [rows]"
             )
         asked = options.site_column
-        site = None if asked == NO_SITES else _named(path, names, asked, _SITES)
-        called = _named(path, names, None, _CLASS_NAMES)
-        with _opened(path, archive, probs) as file:
-            stream = _Stream(path, probs, file)
+        site = None if asked == NO_SITES else _named(file, asked, _SITES)
+        called = _named(file, None, _CLASS_NAMES)
+        with file.stream(probs) as (header, values):
+            if header.dtype.kind not in "fiub":
+                raise FedGAError(f"array {probs!r} of {path} has type {header.dtype}: store probabilities as numbers")
             return tally_arrays(
-                stream.shape,
-                stream.pieces(),
-                _load(path, archive, label),
-                None if site is None else _load(path, archive, site),
-                None if called is None else _load(path, archive, called).reshape(-1).tolist(),
+                header.shape,
+                _pieces(path, probs, header, values),
+                file.load(label),
+                None if site is None else file.load(site),
+                None if called is None else file.class_names(called),
                 str(path),
                 logits=options.logits or probs.lower() == "logits",
                 show=show,
             )
+
+
+def _classes(shape: tuple[int, ...]) -> int:
+    return shape[1] if len(shape) == 2 else 1
 
 
 def tally_arrays(
@@ -66,7 +70,7 @@ def tally_arrays(
     """Add up predictions of ``shape``, (rows, classes) or (rows,), that come in ``pieces`` of ``ROWS_AT_ONCE`` rows."""
     if len(shape) not in (1, 2):
         raise FedGAError(f"the probabilities of {where} have shape {shape}: give [rows, classes]")
-    rows, classes = shape[0], shape[1] if len(shape) == 2 else 1
+    rows, classes = shape[0], _classes(shape)
     if not rows or not classes:
         raise FedGAError(f"the probabilities of {where} are empty, of shape {shape}: give [rows, classes]")
     for kind, values in (("label", labels), ("site", sites)):
@@ -74,6 +78,7 @@ def tally_arrays(
             raise FedGAError(
                 f"{where} has {rows:,} rows of probabilities and {values.size:,} {kind}s: give one {kind} per row"
             )
+    check_classes(classes, where)
     words = _labels(class_names, classes, where)
     labels, sites = labels.reshape(-1), None if sites is None else sites.reshape(-1)
     met, tallying, room = Sites(), Tallying(words, where, logits=logits), Scores(classes)
@@ -100,35 +105,24 @@ def _labels(class_names: Sequence[object] | None, classes: int, where: str) -> L
     return Labels(names or tuple(map(str, range(classes))))
 
 
-class _Stream:
-    """An array inside an ``.npz`` file, read as it is needed: it may be larger than memory."""
+def _pieces(path: Path, name: str, header: ArrayHeader, values: IO[bytes]) -> Iterator[np.ndarray]:
+    """The rows of an array, ``ROWS_AT_ONCE`` at a time, read as they are needed: it may be larger than memory."""
+    if header.by_column:  # a row's numbers are not together in the file
+        store = "store it row by row, with numpy.ascontiguousarray, to have it read piece by piece"
+        require_memory(header.bytes, f"array {name!r} of {path}, which is stored column by column,", store)
+        yield from pieces_of(_read(path, header, values, header.shape[::-1]).T)
+        return
+    for first in range(0, header.shape[0], ROWS_AT_ONCE):
+        yield _read(path, header, values, (min(ROWS_AT_ONCE, header.shape[0] - first), *header.shape[1:]))
 
-    def __init__(self, path: Path, name: str, file: IO[bytes]) -> None:
-        self._path, self._name, self._file = path, name, file
-        with reading(path, "an .npz file"):
-            version = npy.read_magic(file)
-            read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            self.shape, self._by_column, self._dtype = read_header(file)
-        if self._dtype.hasobject:
-            raise _pickled(path, name)
-        if self._dtype.kind not in "fiub":
-            raise FedGAError(f"array {name!r} of {path} has type {self._dtype}: store probabilities as numbers")
 
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Its rows, ``ROWS_AT_ONCE`` at a time."""
-        if self._by_column:  # a row's numbers are not together in the file
-            yield from pieces_of(self._read(self.shape[::-1]).T)
-            return
-        for first in range(0, self.shape[0], ROWS_AT_ONCE):
-            yield self._read((min(ROWS_AT_ONCE, self.shape[0] - first), *self.shape[1:]))
-
-    def _read(self, shape: tuple[int, ...]) -> np.ndarray:
-        size = int(np.prod(shape)) * self._dtype.itemsize
-        with reading(self._path, "an .npz file"):
-            found = self._file.read(size)
-            if len(found) != size:
-                raise EOFError(f"array {self._name!r} ends early")
-        return np.frombuffer(found, self._dtype).reshape(shape)
+def _read(path: Path, header: ArrayHeader, values: IO[bytes], shape: tuple[int, ...]) -> np.ndarray:
+    size = math.prod(shape) * header.dtype.itemsize
+    with reading(path, "an .npz file"):
+        found = values.read(size)
+        if len(found) != size:
+            raise EOFError("an array ends early")
+    return np.frombuffer(found, header.dtype).reshape(shape)
 
 
 def pieces_of(values: np.ndarray) -> Iterator[np.ndarray]:
@@ -136,32 +130,10 @@ def pieces_of(values: np.ndarray) -> Iterator[np.ndarray]:
     return (values[first : first + ROWS_AT_ONCE] for first in range(0, len(values), ROWS_AT_ONCE))
 
 
-def _opened(path: Path, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-    with reading(path, "an .npz file"):
-        return archive.open(f"{name}.npy")
-
-
-def _load(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    with reading(path, "an .npz file"), _opened(path, archive, name) as file:
-        try:
-            return npy.read_array(file, allow_pickle=False)
-        except ValueError as error:
-            if "allow_pickle" in str(error):
-                raise _pickled(path, name) from None
-            raise
-
-
-def _pickled(path: Path, name: str) -> FedGAError:
-    return FedGAError(
-        f"array {name!r} of {path} holds pickled Python objects, which are not read since they may run code: store "
-        "numbers or text, such as labels.astype(str)"
-    )
-
-
-def _named(path: Path, names: Sequence[str], asked: str | None, usual: Sequence[str]) -> str | None:
+def _named(file: NpzFile, asked: str | None, usual: Sequence[str]) -> str | None:
     if asked is not None:
-        if asked not in names:
-            raise unknown_name(f"array of {path}", asked, names)
+        if asked not in file.names:
+            raise unknown_name(f"array of {file.path}", asked, file.names[:_NAMED_ARRAYS])
         return asked
-    lower = {name.lower(): name for name in reversed(names)}
+    lower = {name.lower(): name for name in reversed(file.names)}
     return next((lower[name] for name in usual if name in lower), None)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS
+from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS, check_column_names, likely_names
 from fedga.diagnosis.vocabulary import BinaryLabels, Labels, check_names, few_of
 from fedga.errors import FedGAError, unknown_name
 
@@ -48,9 +48,7 @@ class Columns:
 
 def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], options: Options) -> Columns:
     """Find the columns by what the user says, else by their usual names; ``numeric`` are those that hold numbers."""
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise FedGAError(f"{where} has several columns named {twice[0]!r}: rename all but one")
+    check_column_names(where, names)
     label = _one(where, names, options.label_column, _LABEL_COLUMNS, "label")
     if label is None:
         raise FedGAError(
@@ -71,10 +69,11 @@ def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], opt
             f"{where} has no column of numbers beside {label!r}: add one column per class with its probability "
             f"(columns: {few_of(names, 12)})"
         )
-    unnamed = [f"“{name}”" if name else "without a name" for name in numbers if name not in rest]
+    unnamed = [f"“{name}”" if name else "without a name" for name in numbers if _ROW_NUMBERS.fullmatch(name)]
     notes = [] if prefixed or not unnamed else [f"Left out as row numbers: the column {', '.join(unnamed)}."]
     if asked is None and site is None:
-        notes += _unused([name for name in names if name not in (label, *numeric)])
+        used = {label, *numeric}
+        notes += _unused([name for name in names if name not in used])
     return Columns(label, site, tuple(prefixed or rest), tuple(notes))
 
 
@@ -88,7 +87,7 @@ def _unused(words: Sequence[str]) -> list[str]:
 def _one(where: str, names: Sequence[str], asked: str | None, usual: Sequence[str], kind: str) -> str | None:
     if asked is not None:
         if asked not in names:
-            raise unknown_name(f"{kind} column of {where}", asked, names)
+            raise unknown_name(f"{kind} column of {where}", asked, likely_names(asked, names))
         return asked
     lower = {name.lower(): name for name in reversed(names)}
     return next((lower[name] for name in usual if name in lower), None)
@@ -99,9 +98,10 @@ def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequ
     for wish in asked:
         found = [name for name in names if name == wish] or [name for name in names if fnmatchcase(name, wish)]
         if not found:
-            raise unknown_name(f"probability column of {where}", wish, names)
+            raise unknown_name(f"probability column of {where}", wish, likely_names(wish, names))
         chosen |= dict.fromkeys(found)
+    numbers = set(numeric)
     for name in chosen:
-        if name not in numeric:
+        if name not in numbers:
             raise FedGAError(f"column {name!r} of {where} does not hold numbers: name columns of probabilities")
     return tuple(chosen)

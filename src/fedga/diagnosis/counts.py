@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,10 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from fedga.data.files import reading
-from fedga.diagnosis.vocabulary import UNKNOWN, Labels, text_of
-from fedga.errors import FedGAError
+from fedga.data.files import read_whole, reading
+from fedga.data.tables import rows_of
+from fedga.diagnosis.vocabulary import UNKNOWN, Labels, few_of, text_of
+from fedga.errors import FedGAError, quoted
+from fedga.files import require_regular
+from fedga.memory import require_memory
 
+_BYTES_PER_LETTER = 30  # that a file of short names and numbers takes in memory, by its size
+_NAMED_COLUMNS = 12  # an error lists this many
+_LONGEST_SHOWN = 80  # characters of a value
 Given = Sequence[float] | np.ndarray | Mapping[str, Any]
 
 
@@ -50,34 +57,47 @@ def _once(where: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise FedGAError(f"{where} names {name!r} twice: give one number for it")
+            raise FedGAError(f"{where} names {_shown(name)} twice: give one number for it")
         found[name] = value
     return found
 
 
 def _from_json(path: Path) -> dict[str, Any]:
+    content = _content(path, "a JSON file")
     with reading(path, "a JSON file"):
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text, object_pairs_hook=lambda pairs: _once(str(path), pairs))
+        found = json.loads(content, object_pairs_hook=lambda pairs: _once(str(path), pairs))
     if not isinstance(found, dict):
         raise FedGAError(f'{path} holds no counts by class: write {{"cat": 100, "dog": 3}}, or that for every site')
     return found
 
 
 def _from_csv(path: Path) -> dict[str, Any]:
-    with reading(path, "a CSV file"), path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        names = [name.strip() for name in reader.fieldnames or []]
-        reader.fieldnames = names
-        rows = list(reader)
-    if not {"class", "count"} <= set(names):
-        raise FedGAError(f"{path} has the columns {', '.join(names)}: call them class, count and, if there are, site")
+    content = _content(path, "a CSV file")
+    with reading(path, "a CSV file"):
+        reader = rows_of(path, csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+        names = [name.strip() for name in next(reader, [])]
+        if not {"class", "count"} <= set(names):
+            shown = few_of(names, _NAMED_COLUMNS)
+            raise FedGAError(f"{path} has the columns {shown}: call them class, count and, if there are, site")
+        places = [names.index(name) if name in names else -1 for name in ("class", "count", "site")]
+        rows = [[row[at] if 0 <= at < len(row) else None for at in places] for row in reader if row]
     if "site" not in names:
-        return _once(str(path), ((text_of(row["class"]), row["count"]) for row in rows))
+        return _once(str(path), ((text_of(name), count) for name, count, _ in rows))
     by_site: dict[str, list[tuple[str, Any]]] = {}
-    for row in rows:
-        by_site.setdefault(text_of(row["site"]), []).append((text_of(row["class"]), row["count"]))
+    for name, count, site in rows:
+        by_site.setdefault(text_of(site), []).append((text_of(name), count))
     return {site: _once(f"{path} at {site}", pairs) for site, pairs in by_site.items()}
+
+
+def _content(path: Path, what: str) -> bytes:
+    with reading(path, what):
+        needed = _BYTES_PER_LETTER * require_regular(path).st_size
+        require_memory(needed, str(path), "give a file with one number per class, or per site and class")
+    return read_whole(path, what)
+
+
+def _shown(value: object) -> str:
+    return quoted(value) if isinstance(value, str) else repr(value)[:_LONGEST_SHOWN]
 
 
 def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[str], source: str) -> Holdings:
@@ -104,20 +124,22 @@ def _row(given: Any, labels: Labels, site: str = "") -> np.ndarray:
     """Counts by class as an array: every class once, each a number that is not negative."""
     at = f" at {site}" if site else ""
     if not isinstance(given, Mapping):
-        raise FedGAError(f"the class counts{at} are {given!r}: give a number for every class")
+        raise FedGAError(f"the class counts{at} are {_shown(given)}: give a number for every class")
     counts = np.full(len(labels.names), np.nan)
     for name, number in given.items():
         place = labels.code(name)
         if place == UNKNOWN:
-            raise FedGAError(f"there are counts{at} for {name!r}, which is no class: it must be {labels.known()}")
+            raise FedGAError(f"there are counts{at} for {_shown(name)}, which is no class: it must be {labels.known()}")
         if not np.isnan(counts[place]):
             raise FedGAError(f"the class counts{at} name {labels.names[place]!r} twice: give one number for it")
         try:
             counts[place] = float(number)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             counts[place] = math.nan
         if not 0 <= counts[place] < math.inf:
-            raise FedGAError(f"the count of class {name!r}{at} is {number!r}: give a number of samples, 0 if none")
+            raise FedGAError(
+                f"the count of class {_shown(name)}{at} is {_shown(number)}: give a number of samples, 0 if none"
+            )
     missing = [name for name, count in zip(labels.names, counts, strict=True) if np.isnan(count)]
     if missing:
         raise FedGAError(f"the class counts{at} leave out {missing[0]!r}: give a number for every class, 0 if none")

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedga.data.files import Progress, optional, reading
-from fedga.data.tables import csv_dialect, not_utf8
-from fedga.errors import FedGAError
+from fedga.data.tables import LONGEST_LINE, csv_dialect, long_line, not_utf8, rows_of
+from fedga.errors import FedGAError, quoted
+from fedga.files import open_regular
 
 BLOCK = 4 << 20  # bytes: smaller ones cost more calls, larger ones leave the cache
 _MOST_THREADS = 8
@@ -37,14 +38,15 @@ class CsvFile:
         self._arrow = optional("pyarrow", "pyarrow", "reading CSV files")
         self._csv = optional("pyarrow.csv", "pyarrow", "reading CSV files")
         self._missing = frozenset(self._csv.ConvertOptions().null_values)
-        with reading(path, "a CSV file"), path.open("rb") as file:
+        with reading(path, "a CSV file"), open_regular(path) as file:
             dialect = csv_dialect(path)
             self._delimiter, self._decimal_point = dialect.delimiter, dialect.decimal_point
             header = self._header(file)
             # Spaces after the commas of a header are no part of the names.
-            names = next(csv.reader([header], delimiter=self._delimiter, skipinitialspace=True), [])
+            reader = csv.reader([header], delimiter=self._delimiter, skipinitialspace=True)
+            names = next(rows_of(path, reader), [])
             self._begin = file.tell()
-            sample = _whole_lines(file, 1 << 16)
+            sample = self._whole_lines(file, 1 << 16)
         self.names = [name.strip() for name in names]
         if not sample.block.strip():
             raise FedGAError(f"{path} has a header and no rows: write the predictions below it")
@@ -55,7 +57,7 @@ class CsvFile:
     def _header(self, file: BinaryIO) -> str:
         """The first line that is not blank."""
         line = ""
-        while not line.strip() and (lines := _whole_lines(file, 1)).block:
+        while not line.strip() and (lines := self._whole_lines(file, 1)).block:
             line = lines.block.decode("utf-8-sig").strip("\r\n")
         if re.search(r"\r(?!\n)", line):
             raise FedGAError(
@@ -68,7 +70,7 @@ class CsvFile:
     def _numeric(self, sample: bytes) -> list[str]:
         """The columns of numbers: a few words among them are mistakes, and refused where they are read."""
         with reading(self.path, "a CSV file"):
-            rows = [row for row in _rows(sample, self._delimiter) if len(row) == len(self.names)]
+            rows = [row for row in self._rows(sample) if len(row) == len(self.names)]
         # Per cent are refused where they are read, with a word on what to write instead.
         found = [sum(self._is_number(row[at].rstrip("% ")) for row in rows) for at in range(len(self.names))]
         return [name for name, numbers in zip(self.names, found, strict=True) if 2 * numbers >= len(rows)]
@@ -93,9 +95,9 @@ class CsvFile:
         """Blocks with what they hold, in order, a few of them parsed at the same time."""
         threads = min(os.cpu_count() or 1, _MOST_THREADS)
         waiting: deque[tuple[_Lines, Future[Any]]] = deque()
-        with self.path.open("rb") as file, ThreadPoolExecutor(threads) as pool:
+        with open_regular(self.path) as file, ThreadPoolExecutor(threads) as pool:
             file.seek(self._begin)
-            while (lines := _whole_lines(file, BLOCK)).block:
+            while (lines := self._whole_lines(file, BLOCK)).block:
                 waiting.append((lines, pool.submit(self._parse, lines, types)))
                 if len(waiting) > threads:
                     lines, parsed = waiting.popleft()
@@ -128,7 +130,7 @@ class CsvFile:
             return not_utf8(self.path)
         places = [(self.names.index(name), name) for name in numbers]
         with reading(self.path, "a CSV file"):
-            rows = list(_rows(block, self._delimiter))
+            rows = list(self._rows(block))
         for at, row in enumerate(rows):
             where = f"row {first + at:,} of {self.path}"
             if len(row) != len(self.names):
@@ -137,7 +139,7 @@ class CsvFile:
                 if not self._is_number(row[place]):
                     what = "write 0.5 for 50%" if row[place].rstrip().endswith("%") else "correct it"
                     return FedGAError(
-                        f"{where} has {row[place]!r} in column {name!r}, which is no number: {what}, or name the "
+                        f"{where} has {quoted(row[place])} in column {name!r}, which is no number: {what}, or name the "
                         "columns of probabilities with --probability-columns"
                     )
         return FedGAError(f"{self.path} is not a CSV file, or is damaged ({' '.join(str(error).split())[:160]})")
@@ -153,8 +155,31 @@ class CsvFile:
     def _unclosed(self, lines: _Lines, first: int) -> FedGAError:
         whole = lines.block[: lines.block.rfind(b"\n", 0, lines.unclosed) + 1]
         with reading(self.path, "a CSV file"):
-            row = first + sum(1 for _ in _rows(whole, self._delimiter))
+            row = first + sum(1 for _ in self._rows(whole))
         return FedGAError(f"a quotation mark in row {row:,} of {self.path} is not closed: close or remove it")
+
+    def _rows(self, block: bytes) -> Iterator[list[str]]:
+        text = io.StringIO(block.decode("utf-8", errors="replace"), newline="")
+        return (row for row in rows_of(self.path, csv.reader(text, delimiter=self._delimiter)) if row)
+
+    def _whole_lines(self, file: BinaryIO, size: int) -> _Lines:
+        """About ``size`` bytes up to the end of a line; a line end inside quotes is none."""
+        block = file.read(size) + self._line(file)
+        if block.count(b'"') % 2 == 0 or (begin := _open_quote(block)) is None:
+            return _Lines(block)
+        more, length = [], 0
+        while (line := self._line(file)) and length < _LONGEST_QUOTE:
+            more.append(line)
+            length += len(line)
+            if line.count(b'"') % 2 and _open_quote(b'"' + line) is None:
+                return _Lines(block + b"".join(more))
+        return _Lines(block, begin)
+
+    def _line(self, file: BinaryIO) -> bytes:
+        line = file.readline(LONGEST_LINE)
+        if len(line) == LONGEST_LINE:
+            raise long_line(self.path)
+        return line
 
 
 @dataclass(frozen=True)
@@ -165,29 +190,10 @@ class _Lines:
     unclosed: int | None = None  # where a quotation begins that does not end
 
 
-def _whole_lines(file: BinaryIO, size: int) -> _Lines:
-    """About ``size`` bytes up to the end of a line; a line end inside quotes is none."""
-    block = file.read(size) + file.readline()
-    if block.count(b'"') % 2 == 0 or (begin := _open_quote(block)) is None:
-        return _Lines(block)
-    more, length = [], 0
-    while (line := file.readline()) and length < _LONGEST_QUOTE:
-        more.append(line)
-        length += len(line)
-        if line.count(b'"') % 2 and _open_quote(b'"' + line) is None:
-            return _Lines(block + b"".join(more))
-    return _Lines(block, begin)
-
-
 def _open_quote(block: bytes) -> int | None:
     """Where a quotation begins that goes on behind the block; a mark within a cell, as in 5" wide, begins none."""
     last = deque(_QUOTATION.finditer(block), maxlen=1)
     return last[0].start("mark") if last and not last[0]["end"] else None
-
-
-def _rows(block: bytes, delimiter: str) -> Iterator[list[str]]:
-    text = io.StringIO(block.decode("utf-8", errors="replace"), newline="")
-    return (row for row in csv.reader(text, delimiter=delimiter) if row)
 
 
 def _is_utf8(block: bytes) -> bool:

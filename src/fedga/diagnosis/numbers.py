@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedga.diagnosis.measure import Errors
+from fedga.spreadsheet import text_cell
 
 if TYPE_CHECKING:
     from fedga.diagnosis.diagnosis import Diagnosis
@@ -113,7 +114,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return None if isinstance(value, float) and math.isnan(value) else text_cell(value)
 
 
 def _plain(value: Any) -> Any:

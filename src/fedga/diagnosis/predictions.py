@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedga.data.files import Progress
+from fedga.data.files import Progress, within_memory
 from fedga.diagnosis.arrays import read_arrays
 from fedga.diagnosis.columns import Options
 from fedga.diagnosis.tables import read_table
 from fedga.diagnosis.tally import Predictions
 from fedga.errors import FedGAError
+from fedga.files import require_regular
 
 KINDS = (".csv", ".parquet", ".npz")
 
@@ -21,7 +22,8 @@ def read_predictions(path: Path, options: Options, progress: Progress | None = N
     except OSError as error:  # a name too long, a folder that may not be looked into
         raise FedGAError(f"{path} cannot be read ({error.strerror or error}): check the path") from error
     show = progress or (lambda what, done, total: None)
-    return read_arrays(path, options, show) if _kind(path) == ".npz" else read_table(path, options, show)
+    with within_memory(path):
+        return read_arrays(path, options, show) if _kind(path) == ".npz" else read_table(path, options, show)
 
 
 def _check(path: Path) -> None:
@@ -34,7 +36,7 @@ def _check(path: Path) -> None:
             f"{path} is no file of predictions: give one that ends in {', '.join(KINDS)}, or a saved model "
             "(.safetensors)"
         )
-    if not path.stat().st_size:
+    if not require_regular(path).st_size:
         raise FedGAError(f"{path} is empty: write the predictions into it")
 
 

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from fedga.data.files import Progress, optional, reading
+from fedga.data.parquet import is_text
 from fedga.diagnosis.columns import Columns, Options, choose_columns
 from fedga.diagnosis.csv_blocks import CsvFile
-from fedga.diagnosis.tally import Batch, Predictions, Scores, Tallying, finished
+from fedga.diagnosis.tally import Batch, Predictions, Scores, Tallying, check_classes, finished
 from fedga.diagnosis.vocabulary import Labels, Sites, Vocabulary, few_of
 from fedga.errors import FedGAError
+from fedga.files import require_regular
 
 _ROWS_AT_ONCE = 16_000  # of a Parquet file: fewer would cost it more than they save in cache
+_MOST_NUMBERS_AT_ONCE = 8_000_000
 
 
 def read_table(path: Path, options: Options, show: Progress) -> Predictions:
@@ -25,6 +28,7 @@ def read_table(path: Path, options: Options, show: Progress) -> Predictions:
     where = str(path)
     table = _CsvTable(path) if path.suffix.lower() == ".csv" else _ParquetTable(path)
     columns = choose_columns(where, table.names, table.numeric, options)
+    check_classes(len(columns.probabilities), where)
     labels, sites = columns.labels(where), Sites()
     tallying, room = Tallying(labels, where, logits=options.logits), Scores(len(columns.probabilities))
     first = 1
@@ -72,10 +76,17 @@ class _ParquetTable:
         self.names = list(schema.names)
         self.numeric = [field.name for field in schema if any(is_such(field.type) for is_such in numbers)]
 
-    def _open(self) -> Any:
+    def _open(self, words: Sequence[str] = ()) -> Any:
+        """The file; columns of ``words`` come as the different words and which of them each row has.
+
+        A word that many rows share is written once there, so a few bytes can promise any number of long ones.
+        """
         with reading(self._path, "a Parquet file"):
+            require_regular(self._path)
             # Buffered by page: a file of one row group would else be in memory as a whole.
-            return self._parquet.ParquetFile(self._path, pre_buffer=False, buffer_size=1 << 16)
+            return self._parquet.ParquetFile(
+                self._path, pre_buffer=False, buffer_size=1 << 16, read_dictionary=list(words)
+            )
 
     def _check_words(self, names: Sequence[str]) -> None:
         """Refuse columns of lists and the like before anything is read."""
@@ -92,10 +103,11 @@ class _ParquetTable:
         words = [name for name in (columns.label, columns.site) if name is not None]
         self._check_words(words)
         wanted = [*words, *columns.probabilities]
-        with self._open() as file:
+        rows = min(_ROWS_AT_ONCE, _MOST_NUMBERS_AT_ONCE // len(columns.probabilities))
+        with self._open([name for name in words if is_text(self._arrow, self._schema.field(name).type)]) as file:
             total, done = file.metadata.num_rows, 0
             with reading(self._path, "a Parquet file"):
-                batches = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=wanted)
+                batches = file.iter_batches(batch_size=rows, columns=wanted)
             while True:
                 with reading(self._path, "a Parquet file"):
                     batch = next(batches, None)
@@ -123,8 +135,12 @@ def _codes(column: Any, words: Vocabulary) -> np.ndarray:
     column = _in_one(column)
     if not hasattr(column, "indices"):
         column = column.dictionary_encode(null_encoding="encode")
-    codes = np.array([words.code(value) for value in column.dictionary.to_pylist()] + [-1], dtype=np.int64)
-    return codes[_values(column.indices, "int64", np.int64, -1)]  # which may be unsigned, with no room for -1
+    indices = _values(column.indices, "int64", np.int64, -1)  # which may be unsigned, with no room for -1
+    codes = np.full(len(column.dictionary) + 1, -1, dtype=np.int64)
+    used = np.flatnonzero(np.bincount(indices + 1, minlength=len(codes))[1:])  # a file lists words of other rows too
+    for at, value in zip(used.tolist(), column.dictionary.take(used).to_pylist(), strict=True):
+        codes[at] = words.code(value)
+    return codes[indices]
 
 
 def _values(column: Any, kind: str, dtype: type[np.generic], missing: float) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedga.diagnosis.vocabulary import UNKNOWN, Labels, Sites, few_of, text_of, whole_number
 from fedga.errors import FedGAError
+from fedga.memory import require_memory
 
 ROWS_AT_ONCE = 4000  # of a hundred classes they fit a core's cache; no power of two, whose columns would collide there
 LEAST_TOLERANCE, MOST_TOLERANCE = 0.01, 0.05  # of a sum of probabilities
@@ -21,6 +22,8 @@ NEGATIVE_TOLERANCE = 1e-6
 _MOST_GROUPS_PER_ROW = 8  # adding so many zeros costs less than finding out which groups occur
 _LONGEST_SHOWN = 60  # characters of a label
 MOST_CELLS = 20_000_000  # sites × classes × classes
+_BYTES_PER_CELL = 80  # of all tables that a diagnosis makes of one, measured
+_BYTES_PER_SITE = 2000  # of its row on the page and in the files beside it, measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +78,21 @@ class Predictions:
     notes: tuple[str, ...] = ()  # what a reader should know of how they were read
 
 
+def check_classes(classes: int, where: str) -> None:
+    """Refuse more classes than a table of each against each can hold."""
+    most = math.isqrt(MOST_CELLS)
+    if classes > most:
+        raise FedGAError(
+            f"{where} has {classes:,} classes, too many for one page, which holds {most:,}: put classes together, or "
+            "choose columns with --probability-columns"
+        )
+
+
 class Tallying:
     """Checks batches and adds them up; sites are met on the way."""
 
     def __init__(self, labels: Labels, where: str, *, logits: bool = False) -> None:
+        check_classes(len(labels.names), where)
         self.labels, self.where, self.logits = labels, where, logits
         self.rows = self._like_probabilities = 0
         self._classes = len(labels.names)
@@ -117,6 +131,7 @@ class Tallying:
         if not self.rows:
             raise FedGAError(f"{self.where} has no rows: give at least one prediction of every class")
         self._check_all()
+        self._check_memory(sites)
         shape = (self._room, self._classes)
         samples, hits, predicted = self._counts.reshape(3, *shape)[:, :sites]
         if (samples.sum(0) > 0).sum() < 2:
@@ -147,21 +162,23 @@ class Tallying:
     def _make_room(self, sites: int) -> None:
         if sites <= self._room:
             return
-        most = math.isqrt(MOST_CELLS)
-        if self._classes > most:
-            raise FedGAError(
-                f"{self.where} has {self._classes:,} classes, too many for one page, which holds {most:,}: put classes "
-                "together, or choose columns with --probability-columns"
-            )
         if sites * self._classes**2 > MOST_CELLS:
             raise FedGAError(
                 f"{self.where} has {sites:,} sites or more of {self._classes} classes, too many for one page: name a "
                 "column with fewer sites, or pass --site-column none"
             )
+        self._check_memory(sites)
         self._room = min(2 * sites, MOST_CELLS // self._classes**2)
         more = self._room * self._classes - self._sums.shape[1]
         self._sums = np.pad(self._sums, ((0, 0), (0, more)))
         self._counts = np.pad(self._counts, ((0, 0), (0, more)))
+
+    def _check_memory(self, sites: int) -> None:
+        require_memory(
+            sites * (self._classes**2 * _BYTES_PER_CELL + _BYTES_PER_SITE),
+            f"{self.where}, of {sites:,} {'sites' if sites > 1 else 'site'} and {self._classes:,} classes,",
+            "put classes or sites together, or use a machine with more memory",
+        )
 
     def _check_codes(self, batch: Batch) -> None:
         for codes, is_label in ((batch.labels, True), (batch.sites, False)):

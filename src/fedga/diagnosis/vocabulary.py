@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
 
 UNKNOWN = -1
+_LONGEST_SITE = 10_000  # characters
 _SAYS_NOTHING = {
     "p",
     "prob",
@@ -131,6 +133,11 @@ class Sites:
 
     def code(self, site: object) -> int:
         text = text_of(site)
+        if len(text) > _LONGEST_SITE:
+            raise FedGAError(
+                f"a site has a name of {len(text):,} characters, {quoted(text, 40)}: name sites in at most "
+                f"{_LONGEST_SITE:,}, or pass --site-column none"
+            )
         return self._places.setdefault(text, len(self._places)) if text else UNKNOWN
 
     @property
@@ -192,7 +199,7 @@ def few_of(names: Sequence[str], most: int) -> str:
 def check_names(names: Sequence[object], where: str) -> tuple[str, ...]:
     """Class names as text, each once."""
     texts = tuple(text_of(name) for name in names)
-    twice = sorted({name for name in texts if texts.count(name) > 1})
+    twice = sorted(name for name, times in Counter(texts).items() if times > 1)
     if twice:
         raise FedGAError(f"{where} has two classes called {twice[0]!r}: give every class a name of its own")
     if "" in texts:
