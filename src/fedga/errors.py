@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_MOST_LISTED = 50  # names in one sentence
+
 
 class FedGAError(ValueError):
     """Something the user asked for cannot be done.
@@ -24,7 +26,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedGAError:
     near = [one for one in known if one.casefold() == name.casefold()]
     near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f": did you mean {near[0]!r}?" if near else ""
-    return FedGAError(f"unknown {kind} {name!r}{hint} (known: {', '.join(known)})")
+    listed = ", ".join(known[:_MOST_LISTED]) + ", …" * (len(known) > _MOST_LISTED)
+    return FedGAError(f"unknown {kind} {quoted(name)}{hint} (known: {listed})")
 
 
 def quoted(text: object, most: int = 80) -> str:

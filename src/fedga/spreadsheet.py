@@ -11,10 +11,14 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def text_cell(value: Any) -> Any:
     """A text that a spreadsheet would compute gets an apostrophe, which makes it text there; numbers stay numbers.
 
-    >>> [text_cell(value) for value in ("=1+1", "-x", "mlp", -0.5, None)]
-    ["'=1+1", "'-x", 'mlp', -0.5, None]
+    The csv module leaves a carriage return without quotes, where a spreadsheet begins a new row: it becomes a blank.
+
+    >>> [text_cell(value) for value in ("=1+1", "-x", "mlp", "a\\r=1", -0.5, None)]
+    ["'=1+1", "'-x", 'mlp', 'a =1', -0.5, None]
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    return ("'" * value.startswith(_FORMULA) + value).replace("\r", " ")
 
 
 def text_cells(row: Iterable[Any]) -> list[Any]:

@@ -115,8 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = [argument for argument in given if argument != "--traceback"]
     _write_what_can_be_written()
     watch_loading()
-    if "" not in sys.path:
-        sys.path.append("")  # a network of the user's own lies in the folder she works in
     try:
         code = _invoke(_with_bare_switches(given))
         sys.stdout.flush()  # here, where a closed pipe is still met with calm

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from fedga.cli.checks import check_data_dir, check_data_variable
 from fedga.cli.console import out, say
 from fedga.cli.run import help_text
 from fedga.data import SOURCES, Dataset, load_dataset
@@ -28,6 +29,7 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with da
 @app.command("list")
 def list_sources(data_dir: DataDir = None) -> None:
     """The data sets known by name, and whether a copy is on this machine."""
+    check_data_dir(data_dir)
     rows = [
         (
             source.name,
@@ -84,6 +86,8 @@ def show(
     data_dir: DataDir = None,
 ) -> None:
     """Who holds which classes: a client × class heat map, in the terminal and as a picture."""
+    check_data_dir(data_dir)
+    check_data_variable([name] if data_dir is None else [])
     from fedga.cli.progress import decoding
     from fedga.experiments.prepare import Preparation
     from fedga.report.figures import label_heatmap, label_heatmap_text, save

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedga.cli.checks import check_data_dir
 from fedga.cli.console import out, say
 from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.kinds import Number
@@ -98,6 +99,7 @@ def diagnose(
     from fedga.diagnosis.columns import Options
     from fedga.diagnosis.target import check_target
 
+    check_data_dir(data_dir)
     if no_page and out_file is not None:
         raise FedGAError(f"--no-page writes no page, and --out {out_file} names one: leave one of them out")
     limit = None if fail_above is None else Number(least=1).parse("--fail-above", fail_above)

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from fedga.cli.checks import check_data_dir
 from fedga.cli.console import out, say
 from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.experiments.archive import opened
@@ -143,6 +144,7 @@ def evaluate_model(
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",  # noqa: A002
 ) -> None:
     """Read a saved model back and evaluate it on a test split."""
+    check_data_dir(data_dir)
     if format not in ("table", "json"):
         raise unknown_name("format", format, ("table", "json"))
     from fedga import scores as score

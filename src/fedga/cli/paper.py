@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from fedga.cli.checks import check_data_dir
 from fedga.cli.console import err, out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError, unknown_name
@@ -89,6 +90,7 @@ def paper(
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = program.out or Path(f"paper-{scale}")
     runs = all_runs(experiments, scope)
+    check_data_dir(data_dir)
     _refuse_missing(runs, data_dir, quick=scale == "quick")
     prepared = prepare(runs, program) if runs else None
     remember(folder, experiments, scope)  # before training, so that a report of what there is has its sections

@@ -75,7 +75,7 @@ def test_{module}():
     print(*check_algorithm({title}), sep="\\n")
 """,
     "{title}",
-    ("fedga algorithms", "fedga run --algorithm fedavg,{name}"),
+    ("fedga algorithms {name}", "fedga run --algorithm fedavg,{name}"),
 )
 
 MODEL = Template(

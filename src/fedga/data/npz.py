@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 from collections.abc import Iterator
@@ -95,6 +96,13 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
             archive = zipfile.ZipFile(file)
         with archive:
             yield NpzFile(path, archive)
+
+
+def unpack_npz(packed: bytes) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` file in memory, which may be anybody's; what is wrong with it raises anything."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        file = NpzFile(Path("the packed arrays"), archive)
+        return {name: file.load(name) for name in file.names}
 
 
 def _read_header(file: IO[bytes]) -> ArrayHeader:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,16 @@ from torch import Tensor
 from fedga import streams
 from fedga.calibration import binary_ga_loss
 from fedga.data.federation import Dataset
+from fedga.data.npz import unpack_npz
 from fedga.errors import FedGAError
-from fedga.files import write_whole
+from fedga.files import open_regular, write_whole
 
 LOSSES = ("cross-entropy", "gradient alignment")
 RATIOS = (10.0, 100.0)
 SEEDS = (0, 1, 2, 3, 4)
 LAST_CLASS = 6  # of the two classes that are told apart, the one of higher number
 FILE_NAME = "binary.npz"
+_MOST_BYTES = 1 << 30  # of that file
 _COMPONENTS = 32
 _RATE = 4.0  # features have variance at most 1 and mean 0, so no curvature is above 1/4: the largest safe step
 _DECAY = 0.003  # of the weights, not of the bias: separable classes would move apart for ever
@@ -187,15 +190,16 @@ def read_binary_runs(folder: Path) -> list[BinaryRuns]:
     """What `write_binary_runs` kept there; none for any other folder."""
     path = folder / FILE_NAME
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return [_unpacked(arrays, number) for number in range(len(arrays.files) // 3)]
+        with open_regular(path) as file:
+            arrays = unpack_npz(file.read(_MOST_BYTES))
+        return [_unpacked(arrays, number) for number in range(len(arrays) // 3)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, RecursionError) as error:
         raise FedGAError(f"{path} cannot be read ({error}): delete it and repeat `fedga paper figure-binary`") from None
 
 
-def _unpacked(arrays: Any, number: int) -> BinaryRuns:
+def _unpacked(arrays: Mapping[str, np.ndarray], number: int) -> BinaryRuns:
     dataset, positive, negative, loss, (n_0, n_1), seeds = json.loads(str(arrays[f"run_{number}"]))
     missed, false_alarm = arrays[f"errors_{number}"].astype(np.float64)
     epochs = arrays[f"epochs_{number}"]

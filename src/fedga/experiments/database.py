@@ -183,6 +183,8 @@ def explain(folder: Path, error: Exception, reading: bool = False) -> str | None
     "the disk that holds 'out' is full: make room and repeat the command, what was finished is kept"
     """
     text, name = str(error), str(folder)
+    if _out_of_descriptors(error):
+        return "too few files may be open at once: raise the limit (ulimit -n), and give the same command again"
     number = error.errno if isinstance(error, OSError) else None
     # Writers outside Python's control (safetensors) put the system's error into a text of their own.
     full = number in _FULL or "disk is full" in text or "No space left on device" in text
@@ -203,6 +205,19 @@ def explain(folder: Path, error: Exception, reading: bool = False) -> str | None
     if isinstance(error, (sqlite3.OperationalError, OSError)):
         return f"the output folder {name!r} cannot be used ({text}): give another --out"
     return None
+
+
+def _out_of_descriptors(error: Exception) -> bool:
+    """Whether there are no more file descriptors; SQLite says only that it cannot open the file."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    if not isinstance(error, sqlite3.OperationalError) or "unable to open database file" not in str(error):
+        return False
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as refused:
+        return refused.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def _tells_damage(text: str) -> bool:

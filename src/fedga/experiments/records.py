@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedga.data.npz import unpack_npz
 from fedga.experiments.spec import RunSpec
 
 
@@ -99,8 +100,7 @@ class ClientRound:
 
     @classmethod
     def unpack(cls, run_id: str, round: int, packed: bytes) -> ClientRound:  # noqa: A002 - the field's own name
-        with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-            return cls(run_id, round, dict(arrays))
+        return cls(run_id, round, unpack_npz(packed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +132,9 @@ class Partition:
 
     @classmethod
     def unpack(cls, key: str, packed: bytes) -> Partition:
-        with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-            names, counts = tuple(map(str, arrays["class_names"])), arrays["class_counts"]
-            clients_called = tuple(map(str, arrays["client_names"])) if "client_names" in arrays else ()
+        arrays = unpack_npz(packed)
+        names, counts = tuple(map(str, arrays["class_names"])), arrays["class_counts"]
+        clients_called = tuple(map(str, arrays["client_names"])) if "client_names" in arrays else ()
         dataset, partition, alpha, clients, seed = json.loads(key)
         return cls(dataset, partition, alpha, clients, seed, names, counts, clients_called)
 

@@ -12,7 +12,6 @@ import re
 import string
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
@@ -163,21 +162,16 @@ def comma_separated(table: Table) -> str:
     wide = [any(row[at].deviation is not None for row in table.rows) for at in range(len(table.headings))]
     names = zip(table.headings, wide, strict=True)
     headings = [name for heading, has in names for name in (heading, f"{heading} deviation")[: 1 + has]]
-    writer.writerow(_as_text(headings))
+    writer.writerow(text_cells(headings))
     for row in table.rows:
         values = [value for cell, has in zip(row, wide, strict=True) for value in _values(cell)[: 1 + has]]
-        writer.writerow(_as_text(values))
+        writer.writerow(text_cells(values))
     return stream.getvalue()
 
 
 def _values(cell: Cell) -> tuple[float | str | None, float | None]:
     plain = None if cell.text == NOTHING else _as_number(cell.text)
     return plain if cell.value is None else cell.value, cell.deviation
-
-
-def _as_text(row: list[Any]) -> list[Any]:
-    """No text is a formula; csv leaves a carriage return without quotes, where a spreadsheet begins a new row."""
-    return [value.replace("\r", " ") if isinstance(value, str) else value for value in text_cells(row)]
 
 
 def _as_number(text: str) -> float | str:
