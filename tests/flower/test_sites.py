@@ -454,7 +454,7 @@ def test_sites_may_call_their_labels_as_they_like(federation: Federation, files:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda content: content.pop(wire.REPORT), "its report have no entry for 'control_change'"),
+        (lambda content: content.pop(wire.REPORT), "its record report has no entry for 'control_change'"),
         (
             lambda content: content.__setitem__(wire.REPORT, wire.to_record({"control_change": torch.ones(3)})),
             "has shape '(3,)'",

@@ -45,7 +45,7 @@ class Declaration:
     model: Mapping[str, Declared]
     report: Mapping[str, Declared]
     survey: Mapping[str, Declared]
-    received: Mapping[str, Declared]
+    received: Mapping[str, Declared]  # from the server
     others: bool = False  # whether clients are other people's ClientApps, which send metrics of their own beside ours
 
     @classmethod
@@ -88,6 +88,11 @@ def _declared_model(model: StackedModel, state: Mapping[str, Tensor]) -> dict[st
     return needed | constants
 
 
+def declared_pixels(channels: int) -> dict[str, Declared]:
+    """How a server says that samples become inputs."""
+    return dict.fromkeys(("scale", "shift"), Declared((channels,), _types(torch.float32, torch.float64)))
+
+
 def _types(*types: torch.dtype) -> frozenset[np.dtype]:
     return frozenset(torch.empty(0, dtype=kind).numpy().dtype for kind in types)
 
@@ -100,10 +105,12 @@ def read_arrays(content: RecordDict, name: str, declared: Mapping[str, Declared]
     record = content.array_records.get(name, ArrayRecord())
     extra = [key for key in record if key not in declared]
     if extra:
-        raise FedGAError(f"its {name} hold {_some(extra)}, which nobody declared: use the same model and algorithm")
+        raise FedGAError(
+            f"its record {name} holds {_some(extra)}, which nobody declared: use the same model and algorithm"
+        )
     missing = [key for key, each in declared.items() if each.needed and key not in record]
     if missing:
-        raise FedGAError(f"its {name} have no entry for {_some(missing)}: use the same model and algorithm")
+        raise FedGAError(f"its record {name} has no entry for {_some(missing)}: use the same model and algorithm")
     places = {key: _place_of_numbers(key, array, declared[key]) for key, array in record.items()}
     return {key: _decoded(record[key], places[key]) for key in record if declared[key].needed}
 

@@ -14,7 +14,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedga.errors import quoted
+from fedga.errors import FedGAError, quoted
 
 ARRAYS, RECEIVED, PIXELS, CONFIG = "arrays", "received", "pixels", "config"
 REPORT, METRICS, IDENTITY = "report", "metrics", "identity"
@@ -24,6 +24,7 @@ INTRODUCE, SURVEY = f"{MessageType.QUERY}.introduce", f"{MessageType.QUERY}.surv
 
 _WRAPPED = re.compile(r"<class '[\w.]+'>:<'(.*)'>", re.DOTALL)
 
+LARGEST_NUMBER = 10**9  # of a round or a client
 LONGEST_REASON = 400  # letters that are shown of it
 
 EXAMPLES = "num-examples"  # the name Flower's own strategies give to the weight of a client
@@ -49,9 +50,9 @@ def config_of(message: Message) -> ConfigRecord:
 
 def whole(config: ConfigRecord, name: str) -> int:
     """A whole number that every message of ours has."""
-    value = config[name]
-    if not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r} where a whole number belongs")
+    value = config.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST_NUMBER:
+        raise FedGAError(f"the server says {name} = {quoted(value)}, where a whole number from 0 on belongs")
     return value
 
 
