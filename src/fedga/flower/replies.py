@@ -94,7 +94,11 @@ def declared_pixels(channels: int) -> dict[str, Declared]:
 
 
 def _types(*types: torch.dtype) -> frozenset[np.dtype]:
-    return frozenset(torch.empty(0, dtype=kind).numpy().dtype for kind in types)
+    try:
+        return frozenset(torch.empty(0, dtype=kind).numpy().dtype for kind in types)
+    except TypeError:
+        names = ", ".join(sorted({str(kind) for kind in types}))
+        raise FedGAError(f"the model holds {names}, which Flower cannot carry: make the model one of float32") from None
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedga.errors import FedGAError
-from fedga.files import write_whole
+from fedga.files import open_regular, write_whole
 from fedga.flower.app_template import Section, write_app
 from fedga.flower.deployment.certificates import (
     RENEW_WITHIN_DAYS,
@@ -281,9 +281,14 @@ def make_site(path: Path, authority: Path, settings: Mapping[str, Value]) -> tup
 
 def _read(path: Path, made_by: str) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        with open_regular(path) as file:
+            return tomllib.loads(file.read().decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         raise FedGAError(f"{path} is missing: {made_by} makes such a folder") from None
+    except OSError as error:
+        raise FedGAError(f"{path} cannot be read ({error.strerror}): {made_by} makes such a folder") from None
+    except RecursionError:
+        raise FedGAError(f"{path} is not a TOML file of ours: its values are nested without end") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FedGAError(f"{path} is not a TOML file: {error}") from None
 
