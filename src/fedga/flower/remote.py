@@ -249,6 +249,7 @@ class RemoteEngine:
         if not self.terms.strict:
             for client in [client for client, value in values.items() if not value.isfinite()]:
                 del values[client]
+                self._patience.failed(client, number)
                 self.notice(f"{self.roster.name(client)} failed in round {number}: its answer is not a finite number")
         if not values:
             raise TooFewReplies(f"nobody answered what round {number} asks of every client: it is tried again")
