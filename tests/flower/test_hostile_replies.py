@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedga.data import load_dataset
 from fedga.data.federation import Dataset
@@ -213,6 +215,34 @@ def test_a_reply_that_cannot_be_unpacked(error: Exception, honest_models: dict[s
     trio.round(wire.TRAIN, lambda content: None)
     assert torch.equal(trio.model, honest_models["scaffold"])
     assert_named(trio.said)
+
+
+def test_an_array_that_names_its_only_piece_a_million_times(honest_models: dict[str, torch.Tensor]) -> None:
+    """Five terabytes out of five megabytes: Flower would put them together."""
+    trio = Trio("scaffold")
+    pull = trio.grid.pull_messages
+
+    def pulling(numbers: Any) -> list[Message]:
+        return [
+            repacked(reply) if reply.metadata.src_node_id == trio.grid.node(0) else reply for reply in pull(numbers)
+        ]
+
+    def repacked(reply: Message) -> Message:
+        reply.content[wire.ARRAYS] = ArrayRecord({"output.bias": Array(np.zeros(1_250_000, np.float32))})
+        contents = {number: each.deflate() for number, each in get_all_nested_objects(reply).items()}
+        for number, content in contents.items():
+            contents[number] = content.replace(
+                b'"arraychunk_ids": [0]', b'"arraychunk_ids": [' + b"0, " * 10**6 + b"0]"
+            )
+        found = inflate_object_from_contents(reply.object_id, contents)
+        assert isinstance(found, Message)
+        return found
+
+    trio.grid.pull_messages = pulling  # type: ignore[method-assign, assignment]
+    trio.round(wire.TRAIN, lambda content: None)
+    assert torch.equal(trio.model, honest_models["scaffold"])
+    assert_named(trio.said)
+    assert "longer than the model" in " ".join(trio.said)
 
 
 def test_nobody_answers_in_the_name_of_another(honest_models: dict[str, torch.Tensor]) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from safetensors.torch import save_file
 
 from fedga.data import load_dataset, make_federation
 from fedga.data.site import load_site
@@ -26,6 +29,7 @@ from fedga.report.page.repeat import repeat
 from fedga.report.page.study import read_study
 from tests.cli.program import done
 from tests.flower.loopback import Loopback
+from tests.flower.malformed import npy
 from tests.flower.runs import assert_equal_models, on_engine
 from tests.flower.three_sites import CLASSES, SITES, Federation
 
@@ -325,6 +329,98 @@ def test_a_client_that_lost_what_it_kept_says_so(federation: Federation, tmp_pat
         "round-000004.safetensors",
         "round-000005.safetensors",
     ]
+
+
+@pytest.mark.parametrize("place", [0, 8, 20, 60, -1])
+def test_a_damaged_file_of_a_client_is_told(place: int, tmp_path: Path) -> None:
+    kept = Kept(tmp_path, "run", 0)
+    kept.write(3, {"control": torch.ones(5)}, counted=0)
+    [path] = kept.folder.iterdir()
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FedGAError, match=r"round-000003\.safetensors .*: bring round-000003\.safetensors back"):
+        kept.read(3)
+
+
+def test_what_version_0_1_kept_is_still_read(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, "run", 0)
+    kept.folder.mkdir(parents=True)
+    save_file({"control": torch.ones(5)}, kept.folder / "round-000003.safetensors")
+    assert kept.read(3)["control"].tolist() == [1.0] * 5
+
+
+# --- a site, and a server that is not what it seems ------------------------------------------------------------------
+
+
+def ask_site(federation: Federation, change: Callable[[RecordDict], Any]) -> str:
+    """Why a site refuses a message for training, after it was changed on the way."""
+    federation.run(rounds=1)
+    [(asked, _), *_] = federation.trained()
+    change(asked.content)
+    reply = federation.grid._deliver(asked)
+    assert reply is not None
+    return wire.reason(reply)
+
+
+def other_spec(**settings: Any) -> Callable[[RecordDict], None]:
+    def change(content: RecordDict) -> None:
+        config = content.config_records[wire.CONFIG]
+        config["spec"] = json.dumps({**json.loads(str(config["spec"])), **settings})
+
+    return change
+
+
+def set_config(**values: Any) -> Callable[[RecordDict], None]:
+    return lambda content: content.config_records[wire.CONFIG].update(
+        {name.replace("_", "-"): value for name, value in values.items()}
+    )
+
+
+def without_model(content: RecordDict) -> None:
+    content.array_records[wire.ARRAYS].clear()
+
+
+def pickled_model(content: RecordDict) -> None:
+    array = content.array_records[wire.ARRAYS]["output.bias"]
+    data = npy(np.array([None] * 10, dtype=object), pickled=True)
+    content.array_records[wire.ARRAYS]["output.bias"] = Array("object", array.shape, array.stype, data)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (other_spec(model="subprocess:call"), "the server's message names the model 'subprocess:call', which is none"),
+        (other_spec(model="torch.nn:Linear"), "name it in this site's fedga.toml"),
+        (other_spec(model="nope"), "name it in this site's fedga.toml"),
+        (other_spec(algorithm="nope"), "names the algorithm 'nope'"),
+        (other_spec(algorithm="os.system"), "names the algorithm 'os.system'"),
+        (other_spec(lr="fast"), "--lr must be a number"),
+        (other_spec(surprise=1), "unknown setting 'surprise'"),
+        (set_config(spec="[" * 50_000), "in nested lists without end"),
+        (set_config(spec="x" * 200_000), "in 200,000 letters"),
+        (set_config(spec="no JSON"), "this is not the description of a run"),
+        (set_config(spec=7), "is a JSON object, not 7"),
+        (set_config(client="one"), "client = 'one', where a whole number"),
+        (set_config(counted=-1), "counted = '-1', where a whole number"),
+        (set_config(server_round=[1]), "server-round = '[1]', where a whole number"),
+        (set_config(classes="yes"), "the server names no classes"),
+        (without_model, "has no entry for 'hidden.weight'"),
+        (pickled_model, "is of type 'object', where float32 is declared"),
+    ],
+)
+def test_a_site_refuses_a_message(change: Callable[[RecordDict], Any], words: str, federation: Federation) -> None:
+    said = ask_site(federation, change)
+    assert words in ast.literal_eval(said)
+
+
+def test_a_message_imports_nothing_at_a_site(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "surprise.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "surprise:Net" in ask_site(federation, other_spec(model="surprise:Net"))
+    assert not (tmp_path / "was_run").exists()
 
 
 def test_a_late_introduction_still_counts(federation: Federation) -> None:

@@ -7,18 +7,25 @@ question that it answers, so that whatever is wrong with it is its sender's.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import httpx
-from flwr.app import Error, Message
+from flwr.app import Array, Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_children_ids_from_object_content
+from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry
+
+from fedga.errors import FedGAError
 
 LOOK_EVERY_S = 1.0
+MOST_BYTES = 64_000_000  # of the arrays in a reply, until somebody knows the model
 LEAST_GRACE_S = 10.0  # for a node that was silent, once the others have answered
 
 OF_THE_APP = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.LOAD_CLIENT_APP_EXCEPTION)
@@ -27,10 +34,39 @@ UNREADABLE = ErrorCode.UNKNOWN  # how a reply is marked that cannot be unpacked
 now, sleep = time.monotonic, time.sleep  # by these names, so that tests need not wait
 
 
+class _CountedArray(Array):
+    """Counts what it is to unpack: an array names its pieces, and may name the same piece a million times."""
+
+    left: ClassVar[float] = math.inf  # bytes
+
+    @classmethod
+    def inflate(cls, object_content: bytes, children: dict[str, Any] | None = None) -> Array:
+        pieces = get_object_children_ids_from_object_content(object_content)
+        described = json.loads(get_object_body(object_content, Array))
+        lengths = [len((children or {})[pieces[place]].data) for place in described["arraychunk_ids"]]
+        _CountedArray.left -= sum(lengths)
+        if _CountedArray.left < 0:
+            raise FedGAError("its arrays are longer than the model")
+        return Array.inflate(object_content, children)
+
+
+inflatable_class_registry[Array.__qualname__] = _CountedArray
+
+
+@contextlib.contextmanager
+def _at_most(length: float) -> Iterator[None]:
+    _CountedArray.left = length
+    try:
+        yield
+    finally:
+        _CountedArray.left = math.inf
+
+
 class Exchange(Grid):
     """Wraps a Grid. ``silent`` nodes did not answer in time; they are asked, but waited for no longer than others.
 
     ``enough`` is the number of replies without which a question is of no use: for so many all are waited for.
+    ``most_bytes`` is the length of all arrays in a reply.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -39,6 +75,7 @@ class Exchange(Grid):
         self._open: dict[str, tuple[Message, float]] = {}  # that nobody waits for any more, and until when they last
         self.silent: set[int] = set()
         self.enough = 1
+        self.most_bytes = MOST_BYTES
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """The replies that come in time, each from the node that was asked; who gives none is ``silent`` after that."""
@@ -90,8 +127,9 @@ class Exchange(Grid):
     def _answer(self, number: str, question: Message) -> Message | None:
         """The reply to a question, an error where it cannot be unpacked, None where there is none yet."""
         try:
-            found = next(iter(self._grid.pull_messages([number])), None)
-        except httpx.HTTPError:
+            with _at_most(self.most_bytes):
+                found = next(iter(self._grid.pull_messages([number])), None)
+        except httpx.TransportError:
             raise  # Flower's server is away: nobody's reply is at fault
         except Exception as error:  # Flower unpacks here what the node has packed: any fault in it is the node's
             return _fault(question, f"its reply cannot be unpacked: {type(error).__name__}, {error}")

@@ -150,7 +150,9 @@ class RemoteEngine:
     def begin(self, grid: Grid) -> list[Message]:
         """The messages that ask clients to train in the next round."""
         self._gather(grid)
-        self._hear_late(grid)
+        if isinstance(grid, Exchange):
+            grid.enough, grid.most_bytes = self._least, self._declaration.most_bytes
+            self._hear_late(grid)
         number = self.round + 1
         with computing_in(self.lane.spec.precision), self.workers.alone():
             before = self.server.evaluate() if self.examiner.examined(number) else None
@@ -158,8 +160,6 @@ class RemoteEngine:
             clients: list[int] = self.server.select(number, self._not_asked(number))[0].tolist()
             received = {name: tensor[0] for name, tensor in self.server.broadcast()[0].items()}
         self._under_way = _Round(number, clients, survey, before, time.monotonic())
-        if isinstance(grid, Exchange):
-            grid.enough = self._least
         beside = {wire.RECEIVED: wire.to_record(received)} if received else {}
         return self._messages(wire.TRAIN, clients, number, beside)
 
@@ -223,10 +223,8 @@ class RemoteEngine:
         without = absent | self._patience.passed_over(number, self.roster.entries)
         return sorted(without if self.roster.num_clients - len(without) >= max(1, self._least) else absent)
 
-    def _hear_late(self, grid: Grid) -> None:
+    def _hear_late(self, grid: Exchange) -> None:
         """Who has answered after all is asked again, and waited for; so is who has left and come again."""
-        if not isinstance(grid, Exchange):
-            return
         by_node = {node: client for client, node in self.roster.nodes.items()}
         for node in sorted(grid.late() & by_node.keys()):
             self._heard(by_node[node])

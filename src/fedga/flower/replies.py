@@ -48,6 +48,12 @@ class Declaration:
     received: Mapping[str, Declared]  # from the server
     others: bool = False  # whether clients are other people's ClientApps, which send metrics of their own beside ours
 
+    @property
+    def most_bytes(self) -> int:
+        """Of all arrays in a reply, with their headers."""
+        arrays = [*self.model.values(), *self.report.values(), *self.survey.values()]
+        return sum(8 * math.prod(array.shape) + _LONGEST_HEADER for array in arrays)
+
     @classmethod
     def of(
         cls,
