@@ -372,7 +372,7 @@ def answered(line: ssl.SSLSocket) -> bytes:
 
 
 def test_a_site_that_stalls_is_cut(
-    admitted: Path, busy_door: Callable[[], ssl.SSLSocket], capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str], admitted: Path, busy_door: Callable[[], ssl.SSLSocket]
 ) -> None:
     site = signature(admitted.parent / "keys/north.key")
     body, headers = busy_door(), busy_door()
