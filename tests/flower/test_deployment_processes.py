@@ -307,7 +307,8 @@ def gate_before(target: str, admitted: Path, tmp_path: Path) -> Iterator[Callabl
     options = {"host": "127.0.0.1", "port": port, "target": target, "admitted": admitted}
     options |= {"ca": tmp_path / "server/ca.crt", "certificate": keys / "server.crt", "key": keys / "server.key"}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    gate = subprocess.Popen([sys.executable, "-c", GATE, *words])
+    with (tmp_path / "gate.log").open("w") as log:
+        gate = subprocess.Popen([sys.executable, "-c", GATE, *words], stdout=log)
     trusting = ssl.create_default_context(cafile=str(tmp_path / "server/ca.crt"))
 
     def connect() -> ssl.SSLSocket:
@@ -371,9 +372,7 @@ def answered(line: ssl.SSLSocket) -> bytes:
     return line.recv(10_000).partition(b"\r\n")[0]
 
 
-def test_a_site_that_stalls_is_cut(
-    capfd: pytest.CaptureFixture[str], admitted: Path, busy_door: Callable[[], ssl.SSLSocket]
-) -> None:
+def test_a_site_that_stalls_is_cut(admitted: Path, busy_door: Callable[[], ssl.SSLSocket], tmp_path: Path) -> None:
     site = signature(admitted.parent / "keys/north.key")
     body, headers = busy_door(), busy_door()
     ask(headers, site)
@@ -383,13 +382,7 @@ def test_a_site_that_stalls_is_cut(
     assert answered(body).startswith(b"HTTP/1.1 408")
     assert gone(body)
     assert gone(headers)
-    told: list[str] = []
-
-    def is_told() -> bool:
-        told.append(capfd.readouterr().out)
-        return "2 requests cut that came too slowly (north)" in "".join(told)
-
-    until(is_told)
+    until(lambda: "2 requests cut that came too slowly (north)" in (tmp_path / "gate.log").read_text())
 
 
 def test_a_site_has_so_many_connections(admitted: Path, busy_door: Callable[[], ssl.SSLSocket]) -> None:
