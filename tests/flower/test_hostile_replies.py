@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from torch import nn
 
 from fedga.data import load_dataset
 from fedga.data.federation import Dataset
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
-from fedga.flower import wire
+from fedga.flower import AlgorithmStrategy, introduce, wire
 from fedga.flower.exchange import Exchange
 from fedga.flower.federation import Sites
 from fedga.flower.remote import RemoteEngine, Terms
@@ -30,6 +32,7 @@ from tests.flower import malformed
 from tests.flower.conftest import Clock
 from tests.flower.loopback import Loopback
 from tests.flower.malformed import Malformed, Spoil
+from tests.flower.runs import partitions
 from tests.flower.three_sites import CLASSES, SITES, Federation
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
@@ -243,6 +246,26 @@ def test_an_array_that_names_its_only_piece_a_million_times(honest_models: dict[
     assert torch.equal(trio.model, honest_models["scaffold"])
     assert_named(trio.said)
     assert "longer than the model" in " ".join(trio.said)
+
+
+@pytest.mark.parametrize("reply", [{"num-examples": float("inf")}, {"num-examples": 10**18}, {"loss": 1.0}])
+def test_metrics_of_other_peoples_clients_are_means_of_what_can_be_one(reply: dict[str, Any]) -> None:
+    app = ClientApp()
+    app.query("introduce")(introduce)
+
+    @app.train()
+    def fit(message: Message, context: Context) -> Message:
+        client = context.node_config["partition-id"]
+        arrays = {name: tensor + 1.0 for name, tensor in wire.arrays_of(message.content, wire.ARRAYS).items()}
+        honest = {"num-examples": 2, "loss": 3.0, "note": float("nan") if client == 1 else 5.0}
+        metrics = MetricRecord(reply if client == 0 else honest)
+        return Message(RecordDict({"arrays": wire.to_record(arrays), "metrics": metrics}), reply_to=message)
+
+    strategy = AlgorithmStrategy(nn.Linear(3, 2), "fedavg", clients=3, evaluate_clients=False)
+    arrays = ArrayRecord({"weight": torch.zeros(2, 3), "bias": torch.zeros(2)})
+    result = strategy.start(grid=Loopback(app, partitions(3)), initial_arrays=arrays, num_rounds=1)
+    assert dict(result.train_metrics_clientapp[1]) == {"loss": 3.0, "note": 5.0}
+    assert result.arrays.to_torch_state_dict()["bias"].tolist() == [1.0, 1.0]
 
 
 def test_nobody_answers_in_the_name_of_another(honest_models: dict[str, torch.Tensor]) -> None:
