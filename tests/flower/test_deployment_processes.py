@@ -422,7 +422,8 @@ class Link(SimpleNamespace):
 
 @contextlib.contextmanager
 def opened(home: Path, said: list[str]) -> Iterator[tuple[serve._Door, Family, int]]:
-    folder, port = SimpleNamespace(home=home, listen=lambda: "127.0.0.1"), free_port()
+    folder = SimpleNamespace(home=home, listen=lambda: "127.0.0.1", largest_reply=lambda: 1_000_000)
+    port = free_port()
     with family(home) as members:
         link = Link(members.start(sys.executable, "-c", "import time; time.sleep(600)", log=home / "link.log"))
         door = serve._Door(members, cast(Any, folder), cast(Any, link), port, insecure=True)
@@ -443,6 +444,17 @@ def test_a_door_that_closes_is_opened_again(tmp_path: Path) -> None:
 
         until(is_open)
     assert said == [f"the server's port {port} has closed (it said nothing): opening it again"]
+
+
+def test_what_the_door_refuses_is_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    with opened(tmp_path, said) as (door, _, _), door._log.open("a") as log:
+        for part in ("warnings of others\nat the door, since it ", "opened: 3 requests refused\n", "more of others"):
+            log.write(part)
+            log.flush()
+            time.sleep(0.6)
+        until(lambda: bool(said))
+    assert said == ["at the door, since it opened: 3 requests refused"]
 
 
 def test_a_door_that_stays_closed_ends_the_run(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry
 
 from fedga.errors import FedGAError
 
+FIRST_LOOK_AFTER_S = 0.05  # and later and later
 LOOK_EVERY_S = 1.0
 MOST_BYTES = 64_000_000  # of the arrays in a reply, until somebody knows the model
 LEAST_GRACE_S = 10.0  # for a node that was silent, once the others have answered
@@ -81,7 +82,7 @@ class Exchange(Grid):
         """The replies that come in time, each from the node that was asked; who gives none is ``silent`` after that."""
         began, replies = now(), list[Message]()
         end = began + (math.inf if timeout is None else timeout)
-        asked = self._push(messages)
+        asked, pause = self._push(messages), FIRST_LOOK_AFTER_S
         while asked:
             replies += self._pull(asked)
             if not self._awaited(asked) and len(replies) >= self.enough:
@@ -89,7 +90,8 @@ class Exchange(Grid):
                 end = min(end, began + passed + max(passed, LEAST_GRACE_S))
             if not asked or now() >= end:
                 break
-            sleep(LOOK_EVERY_S)
+            sleep(pause)
+            pause = min(1.5 * pause, LOOK_EVERY_S)
         self.silent |= {question.metadata.dst_node_id for question in asked.values()}
         self._open |= {number: (each, began + each.metadata.ttl) for number, each in asked.items()}
         return replies
