@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -199,6 +200,7 @@ UNPACKING = [
     RecursionError("maximum recursion depth exceeded"),
     MemoryError(),
     IndexError("list index out of range"),
+    httpx.HTTPStatusError("chokes", request=httpx.Request("POST", "http://x"), response=httpx.Response(500)),
     AssertionError("\x1b[2J" + "x" * 10_000),
 ]
 
@@ -212,6 +214,24 @@ def test_a_reply_that_cannot_be_unpacked(error: Exception, honest_models: dict[s
         found = list(pull(numbers))
         if any(reply.metadata.src_node_id == trio.grid.node(0) for reply in found):
             raise error
+        return found
+
+    trio.grid.pull_messages = pulling  # type: ignore[method-assign, assignment]
+    trio.round(wire.TRAIN, lambda content: None)
+    assert torch.equal(trio.model, honest_models["scaffold"])
+    assert_named(trio.said)
+
+
+def test_a_reply_whose_content_is_of_another_kind(honest_models: dict[str, torch.Tensor]) -> None:
+    """Flower does not look what a message holds."""
+    trio = Trio("scaffold")
+    pull = trio.grid.pull_messages
+
+    def pulling(numbers: Any) -> list[Message]:
+        found = list(pull(numbers))
+        for reply in found:
+            if reply.metadata.src_node_id == trio.grid.node(0):
+                reply.__dict__["_content"] = ArrayRecord()
         return found
 
     trio.grid.pull_messages = pulling  # type: ignore[method-assign, assignment]

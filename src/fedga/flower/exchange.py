@@ -30,6 +30,7 @@ MOST_BYTES = 64_000_000  # of the arrays in a reply, until somebody knows the mo
 LEAST_GRACE_S = 10.0  # for a node that was silent, once the others have answered
 
 OF_THE_APP = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.LOAD_CLIENT_APP_EXCEPTION)
+SERVER_FAILS = 500  # and above, by the numbers of HTTP
 UNREADABLE = ErrorCode.UNKNOWN  # how a reply is marked that cannot be unpacked
 
 now, sleep = time.monotonic, time.sleep  # by these names, so that tests need not wait
@@ -133,7 +134,10 @@ class Exchange(Grid):
                 found = next(iter(self._grid.pull_messages([number])), None)
         except httpx.TransportError:
             raise  # Flower's server is away: nobody's reply is at fault
-        except Exception as error:  # Flower unpacks here what the node has packed: any fault in it is the node's
+        except Exception as error:
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code < SERVER_FAILS:
+                raise  # Flower's server does not listen to us any more
+            # Flower unpacks here what the node has packed, or its server chokes on it: any fault in it is the node's.
             return _fault(question, f"its reply cannot be unpacked: {type(error).__name__}, {error}")
         if found is None:
             return None

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Message, RecordDict
@@ -16,12 +15,23 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedga.data.assemble import listed
-from fedga.errors import FedGAError, quoted
+from fedga.errors import FedGAError
 from fedga.experiments.code import code_digest, own_code
 from fedga.flower import wire
 from fedga.flower.exchange import OF_THE_APP, Exchange, is_of_node
 from fedga.flower.patience import Patience
-from fedga.flower.replies import SCORES, Declaration, Reply, mean, read_scores, read_survey, read_training, vectors
+from fedga.flower.replies import (
+    SCORES,
+    Declaration,
+    Read,
+    Reply,
+    attempt,
+    mean,
+    read_scores,
+    read_survey,
+    read_training,
+    vectors,
+)
 from fedga.flower.roster import Roster
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.evaluation import Evaluation
@@ -35,8 +45,6 @@ from fedga.simulation.workers import Workers
 
 TRY_AGAIN_AFTER_S = 5.0
 GIVE_UP_AFTER = 3
-
-Read = TypeVar("Read")
 
 ClassCounts = Callable[[Sequence[int]], Tensor | None]  # of the given clients, [clients, classes], where they are known
 
@@ -326,7 +334,7 @@ class RemoteEngine:
             if not self.terms.strict and not is_of_node(reply):
                 continue
             try:
-                understood[client] = _read(reply, partial(read, client))
+                understood[client] = attempt(reply, partial(read, client))
             except FedGAError as error:
                 sentence = f"{self.roster.name(client)} failed in round {number}: {error}"
                 if self.terms.strict:
@@ -413,15 +421,3 @@ class RemoteEngine:
     def notice(self, text: str) -> None:
         """At once: a round with sites that are away may last for hours."""
         self.roster.noticed(text)
-
-
-def _read(reply: Message, read: Callable[[Message], Read]) -> Read:
-    """What a reply says; whatever goes wrong in reading it is the fault of who sent it, in one sentence."""
-    try:
-        if reply.has_error():
-            raise FedGAError(wire.reason(reply))
-        return read(reply)
-    except FedGAError:
-        raise
-    except Exception as error:  # not foreseen: a reply that gets through the checks and cannot be read all the same
-        raise FedGAError(f"its reply cannot be read ({type(error).__name__}: {quoted(error, 200)})") from error

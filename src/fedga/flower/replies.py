@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -195,6 +196,21 @@ def vectors(model: StackedModel, named: Mapping[str, Tensor]) -> tuple[Tensor, T
 # --- messages of a client --------------------------------------------------------------------------------------------
 
 
+Read = TypeVar("Read")
+
+
+def attempt(reply: Message, read: Callable[[Message], Read]) -> Read:
+    """What a reply says; whatever goes wrong in reading it is the fault of who sent it, in one sentence."""
+    try:
+        if reply.has_error():
+            raise FedGAError(wire.reason(reply))
+        return read(reply)
+    except FedGAError:
+        raise
+    except Exception as error:  # not foreseen: a reply that gets through the checks and cannot be read all the same
+        raise FedGAError(f"its reply cannot be read ({type(error).__name__}: {quoted(error, 200)})") from error
+
+
 @dataclass(frozen=True)
 class Reply:
     """A client's answer to a round of training."""
@@ -249,6 +265,12 @@ def read_scores(declaration: Declaration, message: Message) -> Scores:
     if examples and not 0 <= values["loss"] < math.inf:
         raise FedGAError(f"its loss is {values['loss']:g}, where a finite number from 0 on belongs")
     return Scores(examples, values)
+
+
+def read_metrics(message: Message) -> tuple[float, MetricRecord]:
+    """What a client of somebody else's reports, and how much that counts: not at all where it holds out no samples."""
+    row = wire.metrics_of(message) if message.has_content() else MetricRecord()
+    return (0.0 if row.get(wire.EXAMPLES) == 0 else read_weight(row)), row
 
 
 def read_weight(row: MetricRecord) -> float:

@@ -28,7 +28,7 @@ from fedga.experiments.sweep import read_checkpoint, write_checkpoint
 from fedga.flower import wire
 from fedga.flower.exchange import Exchange
 from fedga.flower.remote import RemoteEngine, Terms, TooFewReplies
-from fedga.flower.replies import mean, read_weight
+from fedga.flower.replies import attempt, mean, read_metrics
 from fedga.flower.roster import Roster
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.lanes import Lane
@@ -185,14 +185,11 @@ class AlgorithmStrategy(Strategy):
         """Of the numbers that at least half of the clients report; who reports none of use is named."""
         rows: list[tuple[float, MetricRecord]] = []
         for reply in replies:
-            if reply.has_error():
-                continue
-            row = wire.metrics_of(reply) if reply.has_content() else MetricRecord()
             try:
-                if row.get(wire.EXAMPLES) != 0:  # a client may hold out no samples
-                    rows.append((read_weight(row), row))
+                rows.append(attempt(reply, read_metrics))
             except FedGAError as error:
                 _say(f"the metrics of {self.engine.name_of(reply)} are left out: {error}")
+        rows = [(weight, row) for weight, row in rows if weight]
         names = Counter(name for _, row in rows for name in row if name != wire.EXAMPLES)
         means = {name: _mean(name, rows) for name, times in names.items() if 2 * times >= len(rows)}
         return MetricRecord({name: value for name, value in means.items() if value is not None}) if rows else None
