@@ -8,12 +8,22 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
 FIRST_NODE = 1_000_003  # ids of nodes have nothing to do with numbers of clients
+
+
+def through_flower(message: Message) -> Message:
+    """The message as it arrives: packed into objects and unpacked again, as Flower's nodes and server do."""
+    contents = {number: each.deflate() for number, each in get_all_nested_objects(message).items()}
+    arrived = inflate_object_from_contents(message.object_id, contents)
+    assert isinstance(arrived, Message)
+    arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
+    return arrived
 
 
 class Loopback(Grid):
@@ -33,6 +43,7 @@ class Loopback(Grid):
         self.failing: Callable[[Message], str | None] = lambda message: None
         self.late: Callable[[Message], bool] = lambda message: False  # whose answer comes after nobody waits for it
         self.names: dict[int, str] = {}  # under which keys are registered
+        self.held: dict[str, Message] = {}  # answers that are late
         self._answers: dict[str, Message] = {}
 
     def node(self, place: int) -> int:
@@ -50,7 +61,7 @@ class Loopback(Grid):
             return None
         message.metadata.__dict__["_message_id"] = f"message {len(self.seen)}"
         context = self.contexts[message.metadata.dst_node_id]
-        arrived = message_from_proto(message_to_proto(message))
+        arrived = through_flower(message)
         reason = self.failing(arrived)
         try:
             reply = self.app(arrived, context) if reason is None else None
@@ -60,9 +71,17 @@ class Loopback(Grid):
             told = f"<class 'fedga.errors.FedGAError'>:<'{reason}'>"  # as Flower's nodes put it
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, told), reply_to=arrived)
         else:
-            reply = message_from_proto(message_to_proto(reply))
+            reply = through_flower(reply)
         self.seen.append((arrived, reply))
-        return None if self.late(arrived) else reply
+        if not self.late(arrived):
+            return reply
+        self.held[message.metadata.message_id] = reply
+        return None
+
+    def release(self) -> None:
+        """Late answers arrive."""
+        self._answers |= self.held
+        self.held.clear()
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError

@@ -153,8 +153,14 @@ def test_bad_addresses(address: str) -> None:
         ("--address h --sites a,,b --classes x,y", "has an empty name"),
         ("--address h --sites a,b/c --classes x,y", "'b/c' is not a name for a site"),
         ("--address h --sites a,b --classes x", "is a single class"),
-        ("--address h --sites a,b --classes x,y --server-data nowhere.csv", "nowhere.csv is not there"),
+        ("--address h --sites a,b --classes x,y --server-data nowhere.csv", "'nowhere.csv' is not there"),
         ("--address h --sites a,b --classes x,y --algorithm fedgaa", "did you mean 'fedga'?"),
+        ("--address h --sites a,b --classes x,y --model lenett", "unknown model 'lenett': did you mean 'lenet'?"),
+        ("--address h --sites a,b --classes x,y --model no.such:Net", "No module named 'no'"),
+        ("--address h --sites a,b --classes x,y --model torch.nn:Linear", "sites run no other code"),
+        (f"--address h --sites {'a' * 300},b --classes x,y", "is not a name for a site"),
+        (f"--address h --sites a,b --classes {'x' * 300},y", "is not a name for a class"),
+        ("--address h --sites a,b --classes x,y --server-data /dev/zero", "/dev/zero is a device"),
         ("--address h --sites a,b --classes x,y --rounds 0", "--rounds must be a whole number of at least 1"),
     ],
 )
@@ -282,7 +288,7 @@ def test_the_settings_of_a_site(server: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("--data data.csv", "--data nowhere.csv"), "--data nowhere.csv is not there"),
+        (("--data data.csv", "--data nowhere.csv"), "--data 'nowhere.csv' is not there"),
         (("--ca server/ca.crt", "--ca data.csv"), "data.csv is not a certificate"),
         (("--ca server/ca.crt", "--ca nowhere"), "nowhere cannot be read"),
         (("--ca server/ca.crt", "--ca server/keys/ca.key"), "holds a private key"),

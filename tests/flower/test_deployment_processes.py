@@ -10,9 +10,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -124,6 +126,7 @@ def knock(
     query: bytes = b"",
     admitted: Admitted | None = None,
     headers: Headers | None = None,
+    gate: Gate | None = None,
 ) -> tuple[int, bytes, list[httpx.Request]]:
     """What the door answers, and the requests that came through it."""
     passed: list[httpx.Request] = []
@@ -133,7 +136,7 @@ def knock(
         passed.append(request)
         return httpx.Response(200, stream=httpx.ByteStream(b"from Flower"))
 
-    gate = Gate("https://127.0.0.1:1", None, admitted)
+    gate = gate or Gate("https://127.0.0.1:1", None, admitted)
     sent: list[Any] = []
 
     async def ask() -> None:
@@ -243,10 +246,10 @@ def test_only_admitted_sites_are_listened_to(admitted: Path) -> None:
 def test_a_site_that_is_admitted_later_is_listened_to(admitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedga.flower.deployment.gate._READ_KEYS_EVERY_S", 0.0)
     keys, west = Admitted(admitted), signature(admitted.parent / "keys/west.key")
-    assert not keys.signed(west)
+    assert keys.signer(west) is None
     (admitted.parent / "west.pub").rename(admitted / "west.pub")
     (admitted / "half.pub").write_text("ecdsa-sha2")
-    assert keys.signed(west)
+    assert keys.signer(west) == "west"
 
 
 def test_only_models_are_long(admitted: Path) -> None:
@@ -256,18 +259,56 @@ def test_only_models_are_long(admitted: Path) -> None:
     assert (status, passed) == (413, [])
 
 
-GATE = "from fedga.flower.deployment import gate; gate._SHOW_WITHIN_S = 1.0; gate._STRANGERS = 3; gate.main()"
+GATE = """
+from fedga.flower.deployment import connections, gate
+connections.SHOW_WITHIN_S, connections.STALLS_FOR_S, connections.TELL_EVERY_S = 1.0, 3.0, 0.1
+connections.STRANGERS, connections.OF_ONE_SITE = 3, 4
+gate.main()
+"""
+
+
+class Behind(BaseHTTPRequestHandler):
+    """A SuperLink that takes everything."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+
+@pytest.fixture
+def behind() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Behind) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 @pytest.fixture
 def door(admitted: Path, tmp_path: Path) -> Iterator[Callable[[], ssl.SSLSocket]]:
     """Connections to a gate that is open, before a SuperLink that is not."""
+    with gate_before("https://127.0.0.1:1", admitted, tmp_path) as connect:
+        yield connect
+
+
+@pytest.fixture
+def busy_door(admitted: Path, tmp_path: Path, behind: str) -> Iterator[Callable[[], ssl.SSLSocket]]:
+    with gate_before(behind, admitted, tmp_path) as connect:
+        yield connect
+
+
+@contextlib.contextmanager
+def gate_before(target: str, admitted: Path, tmp_path: Path) -> Iterator[Callable[[], ssl.SSLSocket]]:
     done("flower init", tmp_path / "server", "--address", "localhost", "--sites", "north", "--classes", "x,y")
     port, keys = free_port(), tmp_path / "server/keys"
-    options = {"host": "127.0.0.1", "port": port, "target": "https://127.0.0.1:1", "admitted": admitted}
+    options = {"host": "127.0.0.1", "port": port, "target": target, "admitted": admitted}
     options |= {"ca": tmp_path / "server/ca.crt", "certificate": keys / "server.crt", "key": keys / "server.key"}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    gate = subprocess.Popen([sys.executable, "-c", GATE, *words])
+    with (tmp_path / "gate.log").open("w") as log:
+        gate = subprocess.Popen([sys.executable, "-c", GATE, *words], stdout=log)
     trusting = ssl.create_default_context(cafile=str(tmp_path / "server/ca.crt"))
 
     def connect() -> ssl.SSLSocket:
@@ -299,10 +340,11 @@ def send(line: ssl.SSLSocket, headers: Headers) -> bytes:
 
 
 def gone(line: ssl.SSLSocket) -> bool:
-    try:
-        return line.recv(1000) == b""
-    except (ConnectionError, ssl.SSLError):
-        return True
+    """Whether nothing more comes than the rest of an answer."""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while line.recv(1000):
+            pass
+    return True
 
 
 def test_strangers_are_kept_short(admitted: Path, door: Callable[[], ssl.SSLSocket]) -> None:
@@ -320,6 +362,57 @@ def test_strangers_are_kept_short(admitted: Path, door: Callable[[], ssl.SSLSock
     assert guest.recv(1000).startswith(b"HTTP/1.1 503")
 
 
+def ask(line: ssl.SSLSocket, site: Headers, length: int = 2, body: bytes = b"12") -> None:
+    """A site's request, or the beginning of one."""
+    request = b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n" % length
+    line.sendall(request + b"\r\n".join(name + b": " + value for name, value in site) + b"\r\n\r\n" + body)
+
+
+def answered(line: ssl.SSLSocket) -> bytes:
+    return line.recv(10_000).partition(b"\r\n")[0]
+
+
+def test_a_site_that_stalls_is_cut(admitted: Path, busy_door: Callable[[], ssl.SSLSocket], tmp_path: Path) -> None:
+    site = signature(admitted.parent / "keys/north.key")
+    body, headers = busy_door(), busy_door()
+    ask(headers, site)
+    assert answered(headers).startswith(b"HTTP/1.1 200")
+    headers.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: local")
+    ask(body, site, length=1000)
+    assert answered(body).startswith(b"HTTP/1.1 408")
+    assert gone(body)
+    assert gone(headers)
+    until(lambda: "2 requests cut that came too slowly (north)" in (tmp_path / "gate.log").read_text())
+
+
+def test_a_site_has_so_many_connections(admitted: Path, busy_door: Callable[[], ssl.SSLSocket]) -> None:
+    site = signature(admitted.parent / "keys/north.key")
+    lines = []
+    for _ in range(6):
+        lines.append(busy_door())
+        ask(lines[-1], site)
+        assert answered(lines[-1]).startswith(b"HTTP/1.1 200")
+    assert gone(lines[0])
+    assert gone(lines[1])
+    for line in lines[2:]:
+        ask(line, site)
+        assert answered(line).startswith(b"HTTP/1.1 200")
+
+
+def test_a_reply_is_so_long(admitted: Path) -> None:
+    site = signature(admitted.parent / "keys/north.key")
+    gate = Gate("https://127.0.0.1:1", None, Admitted(admitted), most_bytes=3_000_000)
+
+    def push(path: str, length: int) -> int:
+        return knock("POST", f"/v1/fleet/{path}", bytes(length), headers=site, gate=gate)[0]
+
+    assert push("push-messages", 1000) == 200
+    assert [push("push-object", 1_000_000) for _ in range(4)] == [200, 200, 413, 413]
+    assert push("push-messages", 1000) == 200  # the next reply
+    assert push("push-object", 1_000_000) == 200
+    assert push("push-object", 17_000_000) == 413
+
+
 class Link(SimpleNamespace):
     """As much of a SuperLink as a door needs."""
 
@@ -329,7 +422,8 @@ class Link(SimpleNamespace):
 
 @contextlib.contextmanager
 def opened(home: Path, said: list[str]) -> Iterator[tuple[serve._Door, Family, int]]:
-    folder, port = SimpleNamespace(home=home, listen=lambda: "127.0.0.1"), free_port()
+    folder = SimpleNamespace(home=home, listen=lambda: "127.0.0.1", largest_reply=lambda: 1_000_000)
+    port = free_port()
     with family(home) as members:
         link = Link(members.start(sys.executable, "-c", "import time; time.sleep(600)", log=home / "link.log"))
         door = serve._Door(members, cast(Any, folder), cast(Any, link), port, insecure=True)
@@ -350,6 +444,17 @@ def test_a_door_that_closes_is_opened_again(tmp_path: Path) -> None:
 
         until(is_open)
     assert said == [f"the server's port {port} has closed (it said nothing): opening it again"]
+
+
+def test_what_the_door_refuses_is_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    with opened(tmp_path, said) as (door, _, _), door._log.open("a") as log:
+        for part in ("warnings of others\nat the door, since it ", "opened: 3 requests refused\n", "more of others"):
+            log.write(part)
+            log.flush()
+            time.sleep(0.6)
+        until(lambda: bool(said))
+    assert said == ["at the door, since it opened: 3 requests refused"]
 
 
 def test_a_door_that_stays_closed_ends_the_run(tmp_path: Path) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import base64
-import csv
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from safetensors.torch import save_file
 
 from fedga.data import load_dataset, make_federation
 from fedga.data.site import load_site
@@ -21,94 +22,18 @@ from fedga.errors import FedGAError
 from fedga.experiments.saved import model_path
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
-from fedga.flower import client_app, remote, roster, site_log, wire
+from fedga.flower import client_app, site_log, wire
 from fedga.flower.kept import Kept
-from fedga.flower.on_server import server_app
 from fedga.report.page.payload import pack
 from fedga.report.page.repeat import repeat
 from fedga.report.page.study import read_study
 from tests.cli.program import done
 from tests.flower.loopback import Loopback
+from tests.flower.malformed import npy
 from tests.flower.runs import assert_equal_models, on_engine
+from tests.flower.three_sites import CLASSES, SITES, Federation
 
-SITES = ("north", "south", "west")
-CLASSES = tuple(map(str, range(10)))
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "TRY_AGAIN_AFTER_S", 0.0)
-    monkeypatch.setattr(roster, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(roster, "ASK_AGAIN_AFTER_S", 0.05)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """digits dealt out to three sites, a CSV file each; the server's file has the test split; whole.csv has all."""
-    folder = tmp_path_factory.mktemp("files")
-    dataset = load_dataset("digits")
-    federation = make_federation(dataset, clients=3, seed=0, alpha=1.0)
-    parts = {name: federation.client(client) for client, name in enumerate(SITES)}
-    whole: list[list[Any]] = []
-    for name, places in parts.items():
-        rows = _rows(dataset.train_inputs[places], dataset.train_targets[places], "train")
-        _write(folder / f"{name}.csv", rows)
-        whole += [[*row, name] for row in rows]
-    test = _rows(dataset.test_inputs, dataset.test_targets, "test")
-    _write(folder / "server.csv", test)
-    _write(folder / "whole.csv", [*whole, *([*row, "north"] for row in test)], "client")
-    return folder
-
-
-def _rows(inputs: np.ndarray, labels: np.ndarray, split: str) -> list[list[Any]]:
-    pixels = inputs.reshape(len(inputs), -1) / 16
-    return [[*row, label, split] for row, label in zip(pixels.tolist(), labels.tolist(), strict=True)]
-
-
-def _write(path: Path, rows: list[list[Any]], *more: str) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*(f"pixel{place}" for place in range(64)), "label", "split", *more])
-        writer.writerows(rows)
-
-
-class Federation:
-    """The three sites, and a server that may be started again."""
-
-    def __init__(self, files: Path, folder: Path) -> None:
-        self.files, self.folder = files, folder
-        nodes = [{"site": name, "data": str(files / f"{name}.csv"), "state": str(folder / name)} for name in SITES]
-        self.grid = Loopback(client_app, nodes)
-
-    def run(self, **settings: Any) -> None:
-        config = {
-            **{"sites": ",".join(SITES), "classes": ",".join(CLASSES), "server-data": str(self.files / "server.csv")},
-            **{"out": str(self.folder / "results"), "name": "three", "wait-for-sites": 0.2, "device": "cpu"},
-            **{"algorithm": "fedga", "rounds": 3, "batch-size": 16, "local-epochs": 1, "diagnose-every": 1},
-            **{name.replace("_", "-"): value for name, value in settings.items()},
-        }
-        config = {name: value for name, value in config.items() if value is not None}
-        server_app(self.grid, Context(1, 1, {}, RecordDict(), config))
-
-    def results(self) -> list[dict[str, Any]]:
-        with Store(self.folder / "results") as store, store.results() as table:
-            return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-
-    def last(self) -> Mapping[str, float | None]:
-        with Store(self.folder / "results") as store:
-            return store.summaries()[0].last
-
-    def tell(self, place: int, **config: Any) -> None:
-        context = self.grid.contexts[self.grid.node(place)]
-        context.node_config |= {name.replace("_", "-"): value for name, value in config.items()}
-
-    def trained(self) -> list[tuple[Message, Message]]:
-        return [pair for pair in self.grid.seen if pair[0].metadata.message_type == wire.TRAIN]
-
-
-@pytest.fixture
-def federation(files: Path, tmp_path: Path) -> Federation:
-    return Federation(files, tmp_path)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedga", "scaffold", "climb"])
@@ -218,7 +143,7 @@ def test_a_site_that_fails_does_not_stop_the_run(federation: Federation, capfd: 
     federation.run()
     assert federation.results()[-1]["round"] == 3
     said = capfd.readouterr().out
-    assert "site west failed in round 1: disk on fire" in said
+    assert "site west failed in round 1: 'disk on fire'" in said
     assert "round 1 goes on without site west" in said
 
 
@@ -283,7 +208,7 @@ def test_a_stranger_is_left_out(files: Path, tmp_path: Path, capfd: pytest.Captu
     federation.grid = Loopback(client_app, [*nodes, {**nodes[0], "site": "east"}, {**nodes[0]}])
     federation.run(rounds=1)
     said = capfd.readouterr().out
-    assert "a node says it is site east, which is none of this federation's" in said
+    assert "a node says it is site 'east', which is none of this federation's" in said
     assert "two nodes say they are site north" in said
     assert len(federation.trained()) == 3
 
@@ -348,7 +273,7 @@ def test_a_site_is_known_by_its_key_and_not_by_what_it_says(
     federation.tell(1, site="north")
     with pytest.raises(FedGAError, match="2 of 3 clients came"):
         federation.run()
-    assert "the node of site south says it is site north: it is left out, since its key" in capfd.readouterr().out
+    assert "the node of site south says it is site 'north': it is left out, since its key" in capfd.readouterr().out
 
 
 def test_a_run_that_diverges_everywhere_ends(federation: Federation) -> None:
@@ -406,6 +331,98 @@ def test_a_client_that_lost_what_it_kept_says_so(federation: Federation, tmp_pat
     ]
 
 
+@pytest.mark.parametrize("place", [0, 8, 20, 60, -1])
+def test_a_damaged_file_of_a_client_is_told(place: int, tmp_path: Path) -> None:
+    kept = Kept(tmp_path, "run", 0)
+    kept.write(3, {"control": torch.ones(5)}, counted=0)
+    [path] = kept.folder.iterdir()
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FedGAError, match=r"round-000003\.safetensors .*: bring round-000003\.safetensors back"):
+        kept.read(3)
+
+
+def test_what_version_0_1_kept_is_still_read(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, "run", 0)
+    kept.folder.mkdir(parents=True)
+    save_file({"control": torch.ones(5)}, kept.folder / "round-000003.safetensors")
+    assert kept.read(3)["control"].tolist() == [1.0] * 5
+
+
+# --- a site, and a server that is not what it seems ------------------------------------------------------------------
+
+
+def ask_site(federation: Federation, change: Callable[[RecordDict], Any]) -> str:
+    """Why a site refuses a message for training, after it was changed on the way."""
+    federation.run(rounds=1)
+    [(asked, _), *_] = federation.trained()
+    change(asked.content)
+    reply = federation.grid._deliver(asked)
+    assert reply is not None
+    return wire.reason(reply)
+
+
+def other_spec(**settings: Any) -> Callable[[RecordDict], None]:
+    def change(content: RecordDict) -> None:
+        config = content.config_records[wire.CONFIG]
+        config["spec"] = json.dumps({**json.loads(str(config["spec"])), **settings})
+
+    return change
+
+
+def set_config(**values: Any) -> Callable[[RecordDict], None]:
+    return lambda content: content.config_records[wire.CONFIG].update(
+        {name.replace("_", "-"): value for name, value in values.items()}
+    )
+
+
+def without_model(content: RecordDict) -> None:
+    content.array_records[wire.ARRAYS].clear()
+
+
+def pickled_model(content: RecordDict) -> None:
+    array = content.array_records[wire.ARRAYS]["output.bias"]
+    data = npy(np.array([None] * 10, dtype=object), pickled=True)
+    content.array_records[wire.ARRAYS]["output.bias"] = Array("object", array.shape, array.stype, data)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (other_spec(model="subprocess:call"), "the server's message names the model 'subprocess:call', which is none"),
+        (other_spec(model="torch.nn:Linear"), "name it in this site's fedga.toml"),
+        (other_spec(model="nope"), "name it in this site's fedga.toml"),
+        (other_spec(algorithm="nope"), "names the algorithm 'nope'"),
+        (other_spec(algorithm="os.system"), "names the algorithm 'os.system'"),
+        (other_spec(lr="fast"), "--lr must be a number"),
+        (other_spec(surprise=1), "unknown setting 'surprise'"),
+        (set_config(spec="[" * 50_000), "in nested lists without end"),
+        (set_config(spec="x" * 200_000), "in 200,000 letters"),
+        (set_config(spec="no JSON"), "this is not the description of a run"),
+        (set_config(spec=7), "is a JSON object, not 7"),
+        (set_config(client="one"), "client = 'one', where a whole number"),
+        (set_config(counted=-1), "counted = '-1', where a whole number"),
+        (set_config(server_round=[1]), "server-round = '[1]', where a whole number"),
+        (set_config(classes="yes"), "the server names no classes"),
+        (without_model, "has no entry for 'hidden.weight'"),
+        (pickled_model, "is of type 'object', where float32 is declared"),
+    ],
+)
+def test_a_site_refuses_a_message(change: Callable[[RecordDict], Any], words: str, federation: Federation) -> None:
+    said = ask_site(federation, change)
+    assert words in ast.literal_eval(said)
+
+
+def test_a_message_imports_nothing_at_a_site(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "surprise.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "surprise:Net" in ask_site(federation, other_spec(model="surprise:Net"))
+    assert not (tmp_path / "was_run").exists()
+
+
 def test_a_late_introduction_still_counts(federation: Federation) -> None:
     grid, slow = federation.grid, federation.grid.node(2)
     waiting: list[Message] = []
@@ -454,10 +471,10 @@ def test_sites_may_call_their_labels_as_they_like(federation: Federation, files:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda content: content.pop(wire.REPORT), "it reports"),
+        (lambda content: content.pop(wire.REPORT), "its record report has no entry for 'control_change'"),
         (
             lambda content: content.__setitem__(wire.REPORT, wire.to_record({"control_change": torch.ones(3)})),
-            "has 3 n",
+            "has shape '(3,)'",
         ),
         (lambda content: content.pop(wire.METRICS), "it has no number num-examples"),
     ],

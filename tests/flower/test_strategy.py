@@ -137,6 +137,20 @@ def test_counters_of_batch_norm_travel_for_clients_that_load_strictly() -> None:
     assert list(record) == list(network.state_dict())
 
 
+def test_clients_may_send_counters_back() -> None:
+    """As those do that send their whole `state_dict`, as Flower's examples have it."""
+    network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    strategy = AlgorithmStrategy(network, "fedavg", clients=CLIENTS, evaluate_clients=False)
+    result = strategy.start(
+        grid=Loopback(make_app(), partitions(CLIENTS)),
+        initial_arrays=ArrayRecord(network.state_dict()),
+        train_config=ConfigRecord({"step": 1}),
+        num_rounds=1,
+    )
+    assert strategy.engine.round == 1
+    assert list(result.arrays) == list(network.state_dict())
+
+
 def test_missing_clients_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rosters, "LOOK_EVERY_S", 0.01)
     strategy = AlgorithmStrategy(model(), clients=CLIENTS + 1, wait_for_clients=0.1)

@@ -14,13 +14,15 @@ import typer
 from fedga.cli.console import fail, say
 from fedga.cli.run import help_text
 from fedga.data.catalog import SOURCES, find_source
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.experiments.presets import preset_settings
 from fedga.experiments.spec import SETTINGS, parse_algorithm
+from fedga.files import require_regular
 
 if TYPE_CHECKING:
     from fedga.flower.app_template import Section
     from fedga.flower.deployment.folder import ServerFolder
+    from fedga.own import Part
 
 app = typer.Typer(
     help="Train on Flower: simulated, or between real sites whose data stay where they are.\n\n"
@@ -71,10 +73,14 @@ def new(
     data: Annotated[str, typer.Option("--data", help=help_text("dataset"), metavar="NAME")] = "digits",
 ) -> None:
     """Write a small Flower app that `flwr run` trains with Flower's simulation."""
+    _check_algorithm(algorithm)
+    with _usable(folder):
+        _write_app(folder, algorithm, _dataset(data))
+
+
+def _write_app(folder: Path, algorithm: str, dataset: str) -> None:
     from fedga.flower.app_template import Section, write_app
 
-    _check_algorithm(algorithm)
-    dataset = _dataset(data)
     values = preset_settings("", dataset, 0.1).values
     sections = [
         Section("the data, and how they are dealt out to simulated clients", _simulated_data(dataset)),
@@ -118,9 +124,64 @@ def _dataset(name: str) -> str:
     """A name we know, or the whole path of a file: where Flower's programs run is not where the user is."""
     if find_source(name) is not None:
         return name
-    if not Path(name).exists():
+    if not _is_there(Path(name)):
         raise unknown_name("data set", name, SOURCES)
-    return str(Path(name).resolve())
+    return str(_samples("--data", Path(name)))
+
+
+def _samples(flag: str, path: Path) -> Path:
+    """The whole path of samples that are there: a file or a folder, and nothing that is read without end."""
+    if not _is_there(path):
+        raise FedGAError(f"{flag} {quoted(path)} is not there: give the path of a file or folder")
+    if not path.is_dir():
+        require_regular(path)
+    return path.resolve()
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # such as a name that is too long to be one
+        return False
+
+
+@contextlib.contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Where a folder cannot be made or written, one sentence says so."""
+    try:
+        yield
+    except OSError as error:
+        raise FedGAError(f"{quoted(folder)} cannot be used ({error.strerror}): choose another folder") from error
+
+
+def _check_model(text: str) -> None:
+    """Refuse networks that nobody knows, and those that no site would run."""
+    from fedga.models import MODELS, own_model, own_models
+    from fedga.own import unknown
+
+    for name in (each.strip() for each in text.split(",")):
+        part = own_model(name)
+        if part is not None:
+            part.load()
+            _check_of_project(part)
+        elif name not in MODELS:
+            raise unknown("models", name, [*MODELS, *own_models()])
+
+
+def _check_algorithm_of_project(text: str) -> None:
+    from fedga.algorithms import ALGORITHMS, own_algorithms
+
+    names = {parse_algorithm(written)[0] for written in text.split(",")} - ALGORITHMS.keys()
+    for name in sorted(names):
+        _check_of_project(own_algorithms()[name])
+
+
+def _check_of_project(part: Part) -> None:
+    if part.folder is None:
+        raise FedGAError(
+            f"{part} is not of a project file, and sites run no other code that a message names: name it in "
+            "fedga.toml, here and at every site, and give that name"
+        )
 
 
 def _check_algorithm(text: str) -> None:
@@ -158,7 +219,9 @@ def init(
     written |= {"batch_size": batch_size, "lr": lr, "seed": seed}
     asked = {**_parties(sites, classes, server_data), **_parsed(written)}
     server = ServerFolder(folder)
-    if server.exists():
+    with _usable(folder):
+        is_one = server.exists()
+    if is_one:
         _init_again(server, address, asked)
         return
     if address is None or "sites" not in asked or "classes" not in asked:
@@ -166,7 +229,11 @@ def init(
     place = parse_address(address)
     if algorithm is not None:
         _check_algorithm(algorithm)
-    make_server(folder, place, _federation(folder, asked))
+        _check_algorithm_of_project(algorithm)
+    if model is not None:
+        _check_model(model)
+    with _usable(folder):
+        make_server(folder, place, _federation(folder, asked))
     say(f"the federation is in {folder}; its settings are in {server.app / 'pyproject.toml'}")
     say(
         f"{server.authority_key} is needed for a new certificate of the server only, not to serve: keep a backup of "
@@ -198,7 +265,7 @@ def _init_again(server: ServerFolder, address: str | None, asked: Mapping[str, A
 
 def _parties(sites: str | None, classes: str | None, server_data: Path | None) -> dict[str, Any]:
     """Who takes part with what, as far as it was given, by its name in the app's settings."""
-    from fedga.flower.deployment.names import check_site, parse_names
+    from fedga.flower.deployment.names import check_class, check_site, parse_names
 
     given: dict[str, Any] = {}
     if sites is not None:
@@ -209,11 +276,9 @@ def _parties(sites: str | None, classes: str | None, server_data: Path | None) -
             raise FedGAError(
                 f"--classes {classes!r} is a single class: name all that any site may hold, as healthy,ill"
             )
-        given["classes"] = ",".join(agreed)
+        given["classes"] = ",".join(map(check_class, agreed))
     if server_data is not None:
-        if not server_data.exists():
-            raise FedGAError(f"--server-data {server_data} is not there: give the path of a file or folder")
-        given["server-data"] = str(server_data.resolve())
+        given["server-data"] = str(_samples("--server-data", server_data))
     return given
 
 
@@ -278,11 +343,10 @@ def join(
     from fedga.flower.deployment.names import check_site, parse_address
 
     settings: dict[str, Any] = {"site": check_site(site), "server": str(parse_address(server, "--server"))}
-    if not data.exists():
-        raise FedGAError(f"--data {data} is not there: give the path of a file or folder")
-    settings |= {"data": str(data.resolve()), "label-column": label_column}
+    settings |= {"data": str(_samples("--data", data)), "label-column": label_column}
     settings |= {"report-class-counts": report_class_counts, "device": "auto"}
-    made, public = make_site(folder, ca, settings)
+    with _usable(folder):
+        made, public = make_site(folder, ca, settings)
     say(f"the server's owner should see the same fingerprint of ca.crt: {fingerprint(made.authority)}")
     say(
         f"send {made.public_key()} to the server's owner; it is not secret, and its fingerprint is {public.fingerprint}"
@@ -301,7 +365,8 @@ def admit(
 
     server = ServerFolder(folder)
     for path in keys:
-        key, fresh = admit_key(server, path)
+        with _usable(folder):
+            key, fresh = admit_key(server, path)
         said = "is admitted" if fresh else "was admitted already"
         say(f"{key.site} {said}; the site should see the same fingerprint: {key.fingerprint}")
     missing = server.missing()

@@ -80,10 +80,8 @@ class Sites:
     def class_counts(self, clients: Sequence[int]) -> Tensor | None:
         """``[clients, classes]``; None unless all of them have theirs told."""
         told = [self.roster.identities[client].class_counts for client in clients if client in self.roster.identities]
-        whole = [counts for counts in told if counts and len(counts) == self.dataset.num_classes and min(counts) >= 0]
-        if len(whole) < len(clients):
-            return None
-        return torch.tensor(whole, dtype=torch.float32)
+        whole = [counts for counts in told if counts is not None]
+        return torch.tensor(whole, dtype=torch.float32) if len(whole) == len(clients) else None
 
 
 def _no_samples(name: str, classes: Sequence[str], form: Form) -> Dataset:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedga.errors import FedGAError
 from fedga.files import write_whole
+from fedga.sealed import DamagedError, seal, unseal
 
 _NAME = re.compile(r"round-(\d{6})\.safetensors")
 
@@ -24,26 +25,27 @@ class Kept:
         self.folder = folder / run_id / f"client-{client}"
 
     def read(self, round_number: int) -> dict[str, Tensor]:
-        """What the client kept after that round."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load
-
+        """What the client kept after that round; version 0.1 wrote it without a digest."""
         path = self._path(round_number)
         try:
-            return load(path.read_bytes())
+            return unseal(path).tensors
         except FileNotFoundError:
             raise FedGAError(
                 f"what was kept here after round {round_number} is not in {self.folder} any more, and the run cannot "
                 "go on as it began: bring it back, or start the run over in a new folder"
             ) from None
-        except (SafetensorError, OSError) as error:
-            raise FedGAError(f"{path} cannot be read ({error}): bring it back, or start the run over") from error
+        except DamagedError as error:
+            raise FedGAError(
+                f"{error}: bring {path.name} back from a copy, or start the run over in a new folder"
+            ) from None
+        except OSError as error:
+            raise FedGAError(
+                f"{path} cannot be read ({error.strerror}): bring it back, or start the run over in a new folder"
+            ) from error
 
     def write(self, round_number: int, tensors: dict[str, Tensor], counted: int) -> None:
         """Keep ``tensors`` after a round, beside those after the last ``counted`` one; others are of no more use."""
-        from safetensors.torch import save
-
-        content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+        content = seal({name: tensor.cpu() for name, tensor in tensors.items()}, {})
         write_whole(self._path(round_number), content)
         for path in self.folder.iterdir():
             match = _NAME.fullmatch(path.name)

@@ -7,17 +7,17 @@ folder that the site's owner named when she started the node, and nothing that a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fedga.algorithms import make_algorithm
+from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.data.site import columns_digest, load_site
 from fedga.errors import FedGAError
 from fedga.experiments.code import code_digest, own_code
@@ -26,10 +26,15 @@ from fedga.experiments.spec import RunSpec
 from fedga.flower import wire
 from fedga.flower.kept import Kept
 from fedga.flower.participant import Holding, Look, Participant, Return
-from fedga.flower.replies import vectors
+from fedga.flower.replies import Declaration, declared_pixels, read_arrays, vectors
 from fedga.flower.site_log import SiteLog
+from fedga.models import MODELS
+from fedga.own import FILE_NAME, received_part
 from fedga.simulation.device_data import DeviceData, Pixels
 from fedga.simulation.stacked import StackedModel
+
+_LONGEST_SPEC = 100_000  # letters; ours have about a thousand
+_REMEMBERED = 64  # runs, of which a message can name as many as it likes
 
 client_app = ClientApp()
 
@@ -53,7 +58,7 @@ def introduce(message: Message, context: Context) -> Message:
 def _introduce(message: Message, context: Context) -> Message:
     answer = introduce(message, context)
     if _at_site(context):
-        holding = _site_holding(context, wire.config_of(message), {}, standardize=False)
+        holding = _site_holding(context, wire.config_of(message), RecordDict(), standardize=False)
         identity = answer.content.config_records[wire.IDENTITY]
         identity["input-shape"] = list(holding.data.dataset.input_shape)
         identity["pictures"] = holding.data.dataset.train_inputs.dtype == np.uint8
@@ -91,7 +96,8 @@ def answer_training(message: Message, participant: Participant, shelf: Kept) -> 
     config, device = wire.config_of(message), participant.holding.places.device
     round_number, counted = wire.whole(config, "server-round"), wire.whole(config, "counted")
     params, buffers = _model_in(message, participant)
-    received = {name: tensor.to(device) for name, tensor in wire.arrays_of(message.content, wire.RECEIVED).items()}
+    sent = read_arrays(message.content, wire.RECEIVED, participant.declaration.received)
+    received = {name: tensor.to(device) for name, tensor in sent.items()}
     kept = participant.first_kept(params)
     if kept and counted:
         kept = {name: tensor.to(device) for name, tensor in shelf.read(counted).items()}
@@ -122,7 +128,9 @@ def _model_in(message: Message, participant: Participant) -> tuple[Tensor, Tenso
     """The received model as the vectors our network works with."""
     device = participant.holding.places.device
     try:
-        params, buffers = vectors(participant.model, wire.arrays_of(message.content, wire.ARRAYS))
+        params, buffers = vectors(
+            participant.model, read_arrays(message.content, wire.ARRAYS, participant.declaration.model)
+        )
     except FedGAError as error:
         raise FedGAError(f"the server's model is not {participant.spec.model} as it is here: {error}") from None
     return params.to(device), buffers.to(device)
@@ -138,20 +146,29 @@ def _at_site(context: Context) -> bool:
 
 def _participant(message: Message, context: Context) -> Participant:
     config = wire.config_of(message)
-    spec = _spec(str(config["spec"]))
+    spec = _spec(str(config.get("spec", "")))
+    if _at_site(context):
+        _check_named_here(spec)
     _check_code(spec, str(config.get("code", "")))
     if _at_site(context):
-        pixels = wire.arrays_of(message.content, wire.PIXELS)
-        holding = _site_holding(context, config, pixels, spec.standardize)
+        holding = _site_holding(context, config, message.content, spec.standardize)
     else:
         holding = _partition_holding(context, config, spec)
     dataset = holding.data.dataset
-    network = _network(spec.model, spec.norm, dataset.input_shape, dataset.num_classes, holding.data.device)
+    network, state = _network(spec.model, spec.norm, dataset.input_shape, dataset.num_classes, holding.data.device)
     algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
-    return Participant(spec, algorithm, network, holding, wire.whole(config, "client"))
+    declaration = Declaration.of(network, state, algorithm, dataset.num_classes)
+    return Participant(spec, algorithm, network, holding, wire.whole(config, "client"), declaration)
 
 
-@cache
+def _check_named_here(spec: RunSpec) -> None:
+    """At a site, what the server names is ours or of the site's own project: a message never chooses what is run."""
+    cure = f"name it in this site's {FILE_NAME}"
+    received_part("models", spec.model, MODELS, "the server's message", cure)
+    received_part("algorithms", spec.algorithm_name, ALGORITHMS, "the server's message", cure)
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def _check_code(spec: RunSpec, code: str) -> None:
     """What the server's user wrote herself must be here too, and the same."""
     if not code:
@@ -168,17 +185,26 @@ def _check_code(spec: RunSpec, code: str) -> None:
         raise FedGAError(f"{names} is not the server's: copy its version here, and start this node again")
 
 
-@cache
+@lru_cache(maxsize=_REMEMBERED)
 def _spec(text: str) -> RunSpec:
-    return RunSpec.from_json(text)
+    if len(text) > _LONGEST_SPEC:
+        raise FedGAError(
+            f"the server's message describes its run in {len(text):,} letters, where {_LONGEST_SPEC:,} are enough: ask "
+            "its owner what it is"
+        )
+    try:
+        return RunSpec.from_json(text)
+    except RecursionError:
+        raise FedGAError("the server's message describes its run in nested lists without end: ask its owner") from None
 
 
-@cache
+@lru_cache(maxsize=_REMEMBERED)
 def _network(
     name: str, norm: str, input_shape: tuple[int, ...], num_classes: int, device: torch.device
-) -> StackedModel:
-    """Its weights do not matter: those of a round come with the message."""
-    return StackedModel(fitting_model(name, input_shape, num_classes, norm=norm)).to(device)
+) -> tuple[StackedModel, dict[str, Tensor]]:
+    """A network and its ``state_dict``; its weights do not matter: those of a round come with the message."""
+    network = fitting_model(name, input_shape, num_classes, norm=norm)
+    return StackedModel(network).to(device), network.state_dict()
 
 
 # --- on Flower's simulation engine -----------------------------------------------------------------------------------
@@ -208,7 +234,7 @@ def _partition_holding(context: Context, config: ConfigRecord, spec: RunSpec) ->
 # --- at a site -------------------------------------------------------------------------------------------------------
 
 
-def _site_holding(context: Context, config: ConfigRecord, pixels: Mapping[str, Tensor], standardize: bool) -> Holding:
+def _site_holding(context: Context, config: ConfigRecord, content: RecordDict, standardize: bool) -> Holding:
     """The site's own samples; a map from samples to inputs that rests on many sites' samples comes from the server."""
     data = _site_data(
         str(context.node_config["data"]),
@@ -218,12 +244,13 @@ def _site_holding(context: Context, config: ConfigRecord, pixels: Mapping[str, T
     )
     own = data.pixels[False]
     if standardize:
-        own = Pixels(pixels["scale"], pixels["shift"]).to(data.device)
-        if len(own.scale) != data.train_inputs.shape[1]:
+        try:
+            pixels = read_arrays(content, wire.PIXELS, declared_pixels(data.train_inputs.shape[1]))
+        except FedGAError as error:
             raise FedGAError(
-                f"the server standardises {len(own.scale)} channels and the samples here have "
-                f"{data.train_inputs.shape[1]}: prepare them as the other sites do"
-            )
+                f"the server standardises other samples than those here ({error}): prepare them as the other sites do"
+            ) from None
+        own = Pixels(pixels["scale"].float(), pixels["shift"].float()).to(data.device)
     return Holding(data, torch.arange(len(data.train_targets), device=data.device), own)
 
 

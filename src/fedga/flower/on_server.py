@@ -30,6 +30,7 @@ from fedga.experiments.spec import SETTINGS, SITES, RunSpec
 from fedga.experiments.store import Store
 from fedga.experiments.sweep import Interrupted, Observer, Provider, TrainerMaker, Way, run_sweep
 from fedga.flower.events import EventWriter
+from fedga.flower.exchange import Exchange
 from fedga.flower.federation import Sites
 from fedga.flower.remote import RemoteEngine, Terms
 from fedga.flower.roster import Roster
@@ -170,7 +171,7 @@ def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> No
     for name, number in (("min-sites", settings.min_sites), ("min-replies", settings.min_replies)):
         if number > len(names):
             raise FedGAError(f"{name} = {number} is more than the {len(names)} sites: give {len(names)} or fewer")
-    observer = _spoken()
+    observer, grid = _spoken(), Exchange(grid)
     roster = Roster(len(names), names, ConfigRecord({"classes": classes}), observer.noticed)
     terms = Terms(
         strict=False,

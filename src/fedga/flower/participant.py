@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedga.algorithms.base import Algorithm, Batch, Tensors
 from fedga.experiments.spec import RunSpec
+from fedga.flower.replies import Declaration
 from fedga.scores import recall
 from fedga.simulation import schedule
 from fedga.simulation.device_data import DeviceData, Pixels
@@ -52,6 +53,7 @@ class Participant:
     model: StackedModel
     holding: Holding
     number: int  # of this client in the federation: it keys the order of its batches
+    declaration: Declaration
 
     @torch.no_grad()
     def train(self, round_number: int, params: Tensor, buffers: Tensor, received: Tensors, kept: Tensors) -> Return:

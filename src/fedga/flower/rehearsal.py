@@ -16,6 +16,7 @@ from fedga.flower.kept import Kept
 from fedga.flower.on_client import answer_survey, answer_training
 from fedga.flower.participant import Holding, Participant
 from fedga.flower.remote import RemoteEngine
+from fedga.flower.replies import Declaration
 from fedga.flower.roster import Roster
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.lanes import Lane
@@ -28,6 +29,8 @@ class _Clients:
     def __init__(self, lane: Lane, data: DeviceData, folder: Path) -> None:
         self.lane, self.data, self.folder = lane, data, folder
         self.network = StackedModel(lane.model)
+        classes = lane.federation.dataset.num_classes
+        self.declaration = Declaration.of(self.network, lane.model.state_dict(), lane.algorithm, classes)
 
     def get_node_ids(self) -> Iterable[int]:
         return range(self.lane.federation.num_clients)
@@ -39,7 +42,7 @@ class _Clients:
         spec, client = self.lane.spec, wire.whole(wire.config_of(message), "client")
         places = torch.from_numpy(self.lane.federation.client(client))
         holding = Holding(self.data, places, self.data.pixels[spec.standardize])
-        participant = Participant(spec, self.lane.algorithm, self.network, holding, client)
+        participant = Participant(spec, self.lane.algorithm, self.network, holding, client, self.declaration)
         if message.metadata.message_type == wire.SURVEY:
             return answer_survey(message, participant)
         return answer_training(message, participant, Kept(self.folder, spec.run_id, client))[0]

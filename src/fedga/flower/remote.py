@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -18,7 +18,20 @@ from fedga.data.assemble import listed
 from fedga.errors import FedGAError
 from fedga.experiments.code import code_digest, own_code
 from fedga.flower import wire
-from fedga.flower.replies import SCORES, Reply, read_scores, read_survey, read_training, vectors
+from fedga.flower.exchange import OF_THE_APP, Exchange, is_of_node
+from fedga.flower.patience import Patience
+from fedga.flower.replies import (
+    SCORES,
+    Declaration,
+    Read,
+    Reply,
+    attempt,
+    mean,
+    read_scores,
+    read_survey,
+    read_training,
+    vectors,
+)
 from fedga.flower.roster import Roster
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.evaluation import Evaluation
@@ -32,9 +45,6 @@ from fedga.simulation.workers import Workers
 
 TRY_AGAIN_AFTER_S = 5.0
 GIVE_UP_AFTER = 3
-OF_THE_APP = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.LOAD_CLIENT_APP_EXCEPTION)
-
-Read = TypeVar("Read")
 
 ClassCounts = Callable[[Sequence[int]], Tensor | None]  # of the given clients, [clients, classes], where they are known
 
@@ -91,6 +101,7 @@ class RemoteEngine:
     config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)  # told to every client
     tells_pixels: bool = False  # whether the map from samples to inputs is sent along
     class_counts: ClassCounts = lambda clients: None
+    others: bool = False  # whether clients are other people's ClientApps
 
     def __post_init__(self) -> None:
         device, shape = self.data.device, self.data.dataset.input_shape
@@ -107,8 +118,16 @@ class RemoteEngine:
         code = code_digest(own_code([self.lane.spec]))
         self._code = {"code": code} if code else {}
         self._under_way: _Round | None = None
-        self._silent: set[int] = set()  # did not answer when last asked: nothing waits for them that need not
-        self._failures = 0  # in a row, of everybody
+        self.counted: set[int] = set()  # nodes whose replies made the last round
+        self._patience = Patience()
+        self._failures: Counter[int] = Counter()  # in a row, of each client
+        self._declaration = Declaration.of(
+            self.model,
+            self.lane.model.state_dict(),
+            self.lane.algorithm,
+            self.data.dataset.num_classes,
+            others=self.others,
+        )
 
     def without(self, ended: set[int]) -> None:
         """There is one run, and it has ended."""
@@ -139,11 +158,14 @@ class RemoteEngine:
     def begin(self, grid: Grid) -> list[Message]:
         """The messages that ask clients to train in the next round."""
         self._gather(grid)
+        if isinstance(grid, Exchange):
+            grid.enough, grid.most_bytes = self._least, self._declaration.most_bytes
+            self._hear_late(grid)
         number = self.round + 1
         with computing_in(self.lane.spec.precision), self.workers.alone():
             before = self.server.evaluate() if self.examiner.examined(number) else None
-            clients: list[int] = self.server.select(number, self.roster.absent)[0].tolist()
             survey = self._survey(grid, number)
+            clients: list[int] = self.server.select(number, self._not_asked(number))[0].tolist()
             received = {name: tensor[0] for name, tensor in self.server.broadcast()[0].items()}
         self._under_way = _Round(number, clients, survey, before, time.monotonic())
         beside = {wire.RECEIVED: wire.to_record(received)} if received else {}
@@ -180,6 +202,7 @@ class RemoteEngine:
         self.server.advance(under_way.number, clients, update, moved, [report], [under_way.survey])
         self.round, self._under_way = under_way.number, None
         stack.counted[clients[0].cpu()] = self.round
+        self.counted = {self.roster.nodes[reply.client] for reply in returned}
         counts = self.class_counts([reply.client for reply in returned])
         counts = None if counts is None else counts.to(device)[None]
         return self.server.results(self.round, clients, counts, under_way.before, after)
@@ -202,15 +225,38 @@ class RemoteEngine:
             self.notice(f"{len(roster.nodes)} of the {self._least} that a round needs are there: waiting for more")
             roster.wait(grid, self._least, math.inf)
 
+    def _not_asked(self, number: int) -> list[int]:
+        """Clients that are away, and those that were silent; the latter only if enough others are left."""
+        absent = set(self.roster.absent)
+        without = absent | self._patience.passed_over(number, self.roster.entries)
+        return sorted(without if self.roster.num_clients - len(without) >= max(1, self._least) else absent)
+
+    def _hear_late(self, grid: Exchange) -> None:
+        """Who has answered after all is asked again, and waited for; so is who has left and come again."""
+        by_node = {node: client for client, node in self.roster.nodes.items()}
+        for node in sorted(grid.late() & by_node.keys()):
+            self._heard(by_node[node])
+        still = self._patience.silent(self.roster.entries)
+        grid.silent &= {node for node, client in by_node.items() if client in still}
+
+    def _heard(self, client: int) -> None:
+        if self._patience.heard(client):
+            self.notice(f"{self.roster.name(client)} answers again")
+
     def _survey(self, grid: Grid, number: int) -> Tensor | None:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
         if not self.lane.algorithm.surveys:
             return None
-        asked = sorted(set(self.roster.nodes) - self._silent)
+        asked = self._answering()
         replies = grid.send_and_receive(self._messages(wire.SURVEY, asked, number), timeout=self.terms.reply_within_s)
-        values = dict(self._understood(asked, number, replies, lambda client, reply: read_survey(reply)))
+        values = dict(
+            self._understood(asked, number, replies, lambda client, reply: read_survey(self._declaration, reply))
+        )
         if not self.terms.strict:
-            values = {client: value for client, value in values.items() if value.isfinite()}
+            for client in [client for client, value in values.items() if not value.isfinite()]:
+                del values[client]
+                self._patience.failed(client, number)
+                self.notice(f"{self.roster.name(client)} failed in round {number}: its answer is not a finite number")
         if not values:
             raise TooFewReplies(f"nobody answered what round {number} asks of every client: it is tried again")
         mean = torch.stack(list(values.values())).mean()
@@ -225,15 +271,21 @@ class RemoteEngine:
         due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds
         if len(self.data.test_targets) or not due:
             return []
-        return self._messages(wire.EVALUATE, sorted(set(self.roster.nodes) - self._silent), self.round)
+        return self._messages(wire.EVALUATE, self._answering(), self.round)
 
     def evaluated(self, replies: Iterable[Message]) -> dict[str, float] | None:
         """Accuracy and loss over the samples that all sites hold out; None where none of them holds out any."""
         read = self._understood(
-            sorted(self.roster.nodes), self.round, replies, lambda client, reply: read_scores(reply)
+            self._answering(), self.round, replies, lambda client, reply: read_scores(self._declaration, reply)
         )
-        rows = [row for _, row in read if wire.number(row, wire.EXAMPLES)]
-        return {name: wire.mean(rows, name) for name in SCORES} if rows else None
+        rows = [row for _, row in read if row.examples]
+        weights = [row.examples for row in rows]
+        return {name: mean([row.values[name] for row in rows], weights) for name in SCORES} if rows else None
+
+    def _answering(self) -> list[int]:
+        """Who is there and answered when last asked; everybody, if nobody did."""
+        there = set(self.roster.nodes)
+        return sorted(there - self._patience.silent(self.roster.entries) or there)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -274,70 +326,97 @@ class RemoteEngine:
         """Replies that can be read, by client and in the order asked; what is wrong with the others is told."""
         by_node = {node: client for client, node in self.roster.nodes.items()}
         understood: dict[int, Read] = {}
-        failed = []
+        failed: set[int] = set()
         for reply in replies:
             client = by_node.get(reply.metadata.src_node_id)
-            if client is None or client not in asked:
+            if client is None or client not in asked or client in understood or client in failed:
                 continue
-            self._silent.discard(client)
+            if not self.terms.strict and not is_of_node(reply):
+                continue
             try:
-                if reply.has_error():
-                    failed += [reply.error.code] * (reply.error.code in OF_THE_APP)
-                    raise FedGAError(wire.reason(reply))
-                understood[client] = read(client, reply)
+                understood[client] = attempt(reply, partial(read, client))
             except FedGAError as error:
                 sentence = f"{self.roster.name(client)} failed in round {number}: {error}"
                 if self.terms.strict:
                     raise FedGAError(sentence) from error
                 self.notice(sentence)
-        missing = [self.roster.name(client) for client in asked if client not in understood]
+                failed.add(client)
+                self._patience.failed(client, number)
+                self._failures[client] += reply.has_error() and reply.error.code in OF_THE_APP
+            else:
+                self._failures[client] = 0
+        missing = [client for client in asked if client not in understood]
         if missing and self.terms.strict:
             raise TooFewReplies(
-                f"round {number} has {len(understood)} of {len(asked)} replies, and none of {listed(missing)}: give "
-                "the same command again, it continues"
+                f"round {number} has {len(understood)} of {len(asked)} replies, and none of "
+                f"{listed([self.roster.name(client) for client in missing])}: give the same command again, it continues"
             )
-        self._count_failures(len(failed) == len(asked) > 0, number)
+        self._tell_silence([client for client in missing if client not in failed], number)
+        for client in (*understood, *failed):
+            self._heard(client)
+        self._give_up_if_all_fail(number)
         return [(client, understood[client]) for client in asked if client in understood]
 
-    def _count_failures(self, all_failed: bool, number: int) -> None:
-        self._failures = self._failures + 1 if all_failed else 0
-        if self._failures >= GIVE_UP_AFTER:
+    def _tell_silence(self, clients: Sequence[int], number: int) -> None:
+        """Clients that have not answered are asked less often, and that is said when it begins."""
+        for client in clients:
+            known = client in self._patience.silent(self.roster.entries)
+            until = self._patience.missed(client, number, self.roster.entries[client])
+            if not known:
+                self.notice(
+                    f"{self.roster.name(client)} did not answer in round {number}: it is asked again in round {until}, "
+                    "then less and less often, and not waited for longer than the others until it answers"
+                )
+
+    def _give_up_if_all_fail(self, number: int) -> None:
+        """What fails everywhere is not one client's fault; one alone never ends a run of several."""
+        failing = [client for client in self.roster.nodes if self._failures[client] >= GIVE_UP_AFTER]
+        if len(failing) == len(self.roster.nodes) and len(failing) >= min(2, self.roster.num_clients):
             raise FedGAError(
-                f"everybody failed {self._failures} times in a row in round {number}, as said above: mend it, and the "
+                f"everybody failed {GIVE_UP_AFTER} times in a row in round {number}, as said above: mend it, and the "
                 "same command continues"
             )
 
     def _returned(self, under_way: _Round, replies: Iterable[Message]) -> list[Reply]:
         """What counts of a round's replies; nothing where the model has diverged everywhere."""
         asked, number = under_way.clients, under_way.number
-        classes, algorithm = self.data.dataset.num_classes, self.lane.algorithm
-        self._silent |= set(asked)
         returned = [
             reply
             for _, reply in self._understood(
                 asked,
                 number,
                 replies,
-                lambda client, reply: read_training(self.model, algorithm, classes, client, reply),
+                lambda client, reply: read_training(self.model, self._declaration, client, reply),
             )
         ]
         if self.terms.strict:
             return returned
-        finite = [reply for reply in returned if reply.is_finite]
-        if returned and not finite:
+        finite = [reply for reply in returned if reply.is_finite and reply.reports_finite]
+        if len(returned) >= self._least and not any(reply.is_finite for reply in returned):
+            everybody = listed([self.roster.name(reply.client) for reply in returned])
+            self.notice(f"the models of {everybody} are not finite any more: the run has diverged")
             return []
+        whole = {reply.client for reply in finite}
         for reply in returned:
-            if not reply.is_finite:
+            if reply.client not in whole:
+                self._patience.failed(reply.client, number)
                 name = self.roster.name(reply.client)
                 self.notice(f"the reply of {name} is left out of round {number}: it holds numbers that are not finite")
         if len(finite) < self._least:
             raise TooFewReplies(f"round {number} has {len(finite)} replies and needs {self._least}: it is tried again")
-        absent = [client for client in asked if client not in {reply.client for reply in finite}]
+        absent = [client for client in asked if client not in whole]
         if absent:
             seconds = time.monotonic() - under_way.asked_at
-            waited = f" (waited for {seconds:.0f} s)" if self._silent & set(absent) else ""
+            silent = self._patience.silent(self.roster.entries)
+            waited = f" (waited for {seconds:.0f} s)" if silent & set(absent) else ""
             self.notice(f"round {number} goes on without {', '.join(map(self.roster.name, absent))}{waited}")
         return finite
+
+    def name_of(self, reply: Message) -> str:
+        """Of the client that sent a reply."""
+        by_node = {node: client for client, node in self.roster.nodes.items()}
+        client = by_node.get(reply.metadata.src_node_id)
+        return "a client" if client is None else self.roster.name(client)
 
     def notice(self, text: str) -> None:
         """At once: a round with sites that are away may last for hours."""

@@ -1,21 +1,214 @@
-"""Reading what clients send: whatever is not as declared is refused in words, and spoils nothing."""
+"""Reading what the other side sends: it is held against the declaration before any of it is decoded.
+
+Whatever is not as declared is refused in words, and spoils nothing. Names, types, shapes and lengths are compared with
+what the model and the algorithm declare; only then are bytes made into numbers, by their place alone: nothing that is
+received is ever unpickled, and nothing larger than declared is allocated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
 import torch
-from flwr.app import Message, MetricRecord
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import SType
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm
-from fedga.errors import FedGAError
+from fedga.algorithms.base import Algorithm, Sent
+from fedga.errors import FedGAError, quoted
 from fedga.flower import wire
 from fedga.simulation.stacked import StackedModel
 
 SCORES = ("accuracy", "loss")
-_FLOAT = 4
+MOST_SAMPLES = 10**12  # at one byte each a terabyte: no client trains on more in a round
+LARGEST_WEIGHT = 1e12  # what training leads there has diverged; summed over a layer it is no float32 any more
+_LONGEST_HEADER = 1024  # of an array in numpy's format; ours have 118 bytes
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An array as it must come."""
+
+    shape: tuple[int, ...]
+    types: frozenset[np.dtype]
+    needed: bool = True
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a client may send in a run, and what it is sent."""
+
+    model: Mapping[str, Declared]
+    report: Mapping[str, Declared]
+    survey: Mapping[str, Declared]
+    received: Mapping[str, Declared]  # from the server
+    others: bool = False  # whether clients are other people's ClientApps, which send metrics of their own beside ours
+
+    @property
+    def most_bytes(self) -> int:
+        """Of all arrays in a reply, with their headers."""
+        arrays = [*self.model.values(), *self.report.values(), *self.survey.values()]
+        return sum(8 * math.prod(array.shape) + _LONGEST_HEADER for array in arrays)
+
+    @classmethod
+    def of(
+        cls,
+        model: StackedModel,
+        state: Mapping[str, Tensor],
+        algorithm: Algorithm,
+        num_classes: int,
+        *,
+        others: bool = False,
+    ) -> Declaration:
+        """Of a run; ``state`` is the network's ``state_dict``, all of which may travel."""
+        sizes = {"1": (), "classes": (num_classes,), "parameters": (model.params.total,)}
+        types = _types(torch.float32, model.dtype)
+
+        def beside(sent: Sequence[Sent]) -> dict[str, Declared]:
+            return {one.name: Declared(sizes[one.size], types) for one in sent}
+
+        return cls(
+            _declared_model(model, state),
+            beside([sent for sent in algorithm.uploads if sent.name != "survey"]),
+            beside([sent for sent in algorithm.uploads if sent.name == "survey"]),
+            beside(algorithm.downloads),
+            others,
+        )
+
+
+def _declared_model(model: StackedModel, state: Mapping[str, Tensor]) -> dict[str, Declared]:
+    """Parameters and buffers, which must come, and constants such as counters, which may."""
+    needed = {
+        name: Declared(tuple(shape), _types(model.dtype, state[name].dtype if name in state else model.dtype))
+        for name, shape in (model.params.shapes | model.buffers.shapes).items()
+    }
+    constants = {
+        name: Declared(tuple(tensor.shape), _types(tensor.dtype), needed=False)
+        for name, tensor in state.items()
+        if name not in needed
+    }
+    return needed | constants
+
+
+def declared_pixels(channels: int) -> dict[str, Declared]:
+    """How a server says that samples become inputs."""
+    return dict.fromkeys(("scale", "shift"), Declared((channels,), _types(torch.float32, torch.float64)))
+
+
+def _types(*types: torch.dtype) -> frozenset[np.dtype]:
+    try:
+        return frozenset(torch.empty(0, dtype=kind).numpy().dtype for kind in types)
+    except TypeError:
+        names = ", ".join(sorted({str(kind) for kind in types}))
+        raise FedGAError(f"the model holds {names}, which Flower cannot carry: make the model one of float32") from None
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def read_arrays(content: RecordDict, name: str, declared: Mapping[str, Declared]) -> dict[str, Tensor]:
+    """The arrays of a record, all of which are as declared; those that need not come are not decoded."""
+    record = content.array_records.get(name, ArrayRecord())
+    extra = [key for key in record if key not in declared]
+    if extra:
+        raise FedGAError(
+            f"its record {name} holds {_some(extra)}, which nobody declared: use the same model and algorithm"
+        )
+    missing = [key for key, each in declared.items() if each.needed and key not in record]
+    if missing:
+        raise FedGAError(f"its record {name} has no entry for {_some(missing)}: use the same model and algorithm")
+    places = {key: _place_of_numbers(key, array, declared[key]) for key, array in record.items()}
+    return {key: _decoded(record[key], places[key]) for key in record if declared[key].needed}
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the numbers of an array begin in its bytes, and how they lie there."""
+
+    offset: int
+    kind: np.dtype
+    by_column: bool
+
+
+def _place_of_numbers(name: str, array: Array, declared: Declared) -> _Place:
+    """Refuse an array that is not as declared, outside and in the header within."""
+    wanted = " or ".join(sorted(map(str, declared.types)))
+    if array.stype != SType.NUMPY:
+        raise FedGAError(f"{quoted(name)} comes as {quoted(array.stype)}, not in numpy's format: send {SType.NUMPY}")
+    if array.dtype not in {str(kind) for kind in declared.types}:
+        raise FedGAError(f"{quoted(name)} is of type {quoted(array.dtype)}, where {wanted} is declared: send that")
+    if tuple(array.shape) != declared.shape:
+        raise _wrong_shape(name, array.shape, declared)
+    shape, by_column, kind, offset = _header(name, array.data[:_LONGEST_HEADER])
+    if kind not in declared.types or str(kind) != array.dtype:
+        raise FedGAError(f"the bytes of {quoted(name)} are of type {quoted(kind)}, where {wanted} is declared")
+    if shape != declared.shape:
+        raise _wrong_shape(name, shape, declared)
+    length = len(array.data) - offset
+    if length != math.prod(declared.shape) * kind.itemsize:
+        raise FedGAError(
+            f"{quoted(name)} has {length:,} bytes of numbers, where {math.prod(declared.shape) * kind.itemsize:,} are "
+            "declared"
+        )
+    return _Place(offset, kind, by_column)
+
+
+def _wrong_shape(name: str, shape: Sequence[int], declared: Declared) -> FedGAError:
+    return FedGAError(
+        f"{quoted(name)} has shape {quoted(tuple(shape))}, which has shape {declared.shape} here: use the same model"
+    )
+
+
+def _header(name: str, beginning: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Shape, order and type that an array's own header says, and how long it is."""
+    stream = io.BytesIO(beginning)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, by_column, kind = read(stream, max_header_size=_LONGEST_HEADER)
+    except Exception as error:  # numpy parses a literal: whatever it raises there, these bytes are no array
+        raise FedGAError(f"{quoted(name)} is not an array in numpy's format ({type(error).__name__})") from None
+    return tuple(shape), bool(by_column), kind, stream.tell()
+
+
+def _decoded(array: Array, place: _Place) -> Tensor:
+    flat = np.frombuffer(array.data, place.kind, offset=place.offset)
+    return torch.from_numpy(flat.reshape(tuple(array.shape), order="F" if place.by_column else "C").copy(order="C"))
+
+
+def vectors(model: StackedModel, named: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """A model by name as parameter and buffer vector."""
+    for name, shape in (model.params.shapes | model.buffers.shapes).items():
+        if name not in named or named[name].shape != shape:
+            found = f"shape {tuple(named[name].shape)}" if name in named else "no entry"
+            raise FedGAError(f"{found} for {name}, which has shape {tuple(shape)} here: use the same model")
+    return model.params.flatten(named).to(model.dtype), model.buffers.flatten(named).to(model.dtype)
+
+
+# --- messages of a client --------------------------------------------------------------------------------------------
+
+
+Read = TypeVar("Read")
+
+
+def attempt(reply: Message, read: Callable[[Message], Read]) -> Read:
+    """What a reply says; whatever goes wrong in reading it is the fault of who sent it, in one sentence."""
+    try:
+        if reply.has_error():
+            raise FedGAError(wire.reason(reply))
+        return read(reply)
+    except FedGAError:
+        raise
+    except Exception as error:  # not foreseen: a reply that gets through the checks and cannot be read all the same
+        raise FedGAError(f"its reply cannot be read ({type(error).__name__}: {quoted(error, 200)})") from error
 
 
 @dataclass(frozen=True)
@@ -30,51 +223,108 @@ class Reply:
 
     @property
     def is_finite(self) -> bool:
-        return all(bool(tensor.isfinite().all()) for tensor in (self.params, self.buffers, *self.report.values()))
+        """Whether a mean with this model is one; weights beyond all bounds are on their way to infinity."""
+        return bool((self.params.abs() <= LARGEST_WEIGHT).all() and self.buffers.isfinite().all())
+
+    @property
+    def reports_finite(self) -> bool:
+        return all(bool(tensor.isfinite().all()) for tensor in self.report.values())
 
 
-def vectors(model: StackedModel, named: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """A model by name as parameter and buffer vector."""
-    for name, shape in (model.params.shapes | model.buffers.shapes).items():
-        if name not in named or named[name].shape != shape:
-            found = f"shape {tuple(named[name].shape)}" if name in named else "no entry"
-            raise FedGAError(f"{found} for {name}, which has shape {tuple(shape)} here: use the same model")
-    return model.params.flatten(named).to(model.dtype), model.buffers.flatten(named).to(model.dtype)
-
-
-def read_training(model: StackedModel, algorithm: Algorithm, classes: int, client: int, message: Message) -> Reply:
-    params, buffers = vectors(model, wire.arrays_of(message.content, wire.ARRAYS))
-    report = wire.arrays_of(message.content, wire.REPORT)
-    declared = {sent.name: sent for sent in algorithm.uploads if sent.name != "survey"}
-    if set(report) != set(declared):
-        raise FedGAError(f"it reports {sorted(report)} where {sorted(declared)} is declared")
-    for name, tensor in report.items():
-        size = declared[name].bytes(classes, model.params.total) // _FLOAT
-        if tensor.numel() != size:
-            raise FedGAError(f"its {name} has {tensor.numel()} numbers where {size} are declared")
-    examples = _number(wire.metrics_of(message), wire.EXAMPLES)
-    if not examples > 0:
-        raise FedGAError(f"it counts {examples:g} samples")
+def read_training(model: StackedModel, declaration: Declaration, client: int, message: Message) -> Reply:
+    content = _checked_content(message, declaration, arrays=(wire.ARRAYS, wire.REPORT), metrics=True)
+    params, buffers = vectors(model, read_arrays(content, wire.ARRAYS, declaration.model))
+    report = read_arrays(content, wire.REPORT, declaration.report)
+    row = wire.metrics_of(message)
+    _check_names(row, (wire.EXAMPLES,), declaration)
+    examples = read_weight(row) if declaration.others else _count(row, least=1)
     return Reply(client, params, buffers, examples, {name: each.to(model.dtype) for name, each in report.items()})
 
 
-def read_survey(message: Message) -> Tensor:
-    value = wire.arrays_of(message.content, wire.REPORT).get("survey")
-    if value is None or value.numel() != 1:
-        raise FedGAError("it does not answer with one number")
-    return value.reshape(()).to(torch.get_default_dtype())
+def read_survey(declaration: Declaration, message: Message) -> Tensor:
+    content = _checked_content(message, declaration, arrays=(wire.REPORT,))
+    return read_arrays(content, wire.REPORT, declaration.survey)["survey"].to(torch.get_default_dtype())
 
 
-def read_scores(message: Message) -> MetricRecord:
-    """A client's scores on the samples it holds out; it may hold out none."""
+@dataclass(frozen=True)
+class Scores:
+    """What a model does on the samples that a client holds out; it may hold out none."""
+
+    examples: int
+    values: Mapping[str, float]
+
+
+def read_scores(declaration: Declaration, message: Message) -> Scores:
+    _checked_content(message, declaration, metrics=True)
     row = wire.metrics_of(message)
-    if _number(row, wire.EXAMPLES) > 0:
-        for name in SCORES:
-            _number(row, name)
-    return row
+    examples = _count(row, least=0)
+    _check_names(row, (wire.EXAMPLES, *SCORES), declaration)
+    values = {name: _number(row, name) for name in SCORES} if examples else {}
+    if examples and not 0 <= values["accuracy"] <= 1:
+        raise FedGAError(f"its accuracy is {values['accuracy']:g}, where a share from 0 to 1 belongs")
+    if examples and not 0 <= values["loss"] < math.inf:
+        raise FedGAError(f"its loss is {values['loss']:g}, where a finite number from 0 on belongs")
+    return Scores(examples, values)
+
+
+def read_metrics(message: Message) -> tuple[float, MetricRecord]:
+    """What a client of somebody else's reports, and how much that counts: not at all where it holds out no samples."""
+    row = wire.metrics_of(message) if message.has_content() else MetricRecord()
+    return (0.0 if row.get(wire.EXAMPLES) == 0 else read_weight(row)), row
+
+
+def read_weight(row: MetricRecord) -> float:
+    """How much a client of somebody else's counts: Flower takes any number as its samples, we any that can be one."""
+    weight = _number(row, wire.EXAMPLES)
+    if not 0 < weight <= MOST_SAMPLES:
+        raise FedGAError(f"it counts {weight:g} samples, where a number above 0 and up to {MOST_SAMPLES:.0e} belongs")
+    return weight
+
+
+def mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Weighted; with shares, since a sum of finite numbers need not be one."""
+    total = math.fsum(weights)
+    return math.fsum(weight / total * value for value, weight in zip(values, weights, strict=True))
+
+
+def _checked_content(
+    message: Message, declaration: Declaration, arrays: Collection[str] = (), *, metrics: bool = False
+) -> RecordDict:
+    """The records of a message, none of them beyond the declared ones; metrics of other people's apps are their own."""
+    if not message.has_content():
+        raise FedGAError("it is a message without content")
+    content = message.content
+    extra = [name for name in content.array_records if name not in arrays]
+    if not declaration.others:
+        extra += [name for name in content.metric_records if not metrics or name != wire.METRICS]
+        extra += list(content.config_records)
+    if extra:
+        raise FedGAError(f"it sends {_some(extra)}, which nobody declared: use the same version of fedga everywhere")
+    return content
+
+
+def _check_names(row: MetricRecord, known: Collection[str], declaration: Declaration) -> None:
+    extra = [] if declaration.others else [name for name in row if name not in known]
+    if extra:
+        raise FedGAError(f"it sends the numbers {_some(extra)}, which nobody declared")
+
+
+def _count(row: MetricRecord, least: int) -> int:
+    number = _number(row, wire.EXAMPLES)
+    if not least <= number <= MOST_SAMPLES or number != int(number):
+        raise FedGAError(
+            f"it counts {number:g} samples, where a whole number from {least} to {MOST_SAMPLES:.0e} belongs"
+        )
+    return int(number)
 
 
 def _number(row: MetricRecord, name: str) -> float:
-    if name not in row or isinstance(row[name], list):
+    value = row.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise FedGAError(f"it has no number {name}")
-    return wire.number(row, name)
+    return float(value)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(quoted(name, 40) for name in names[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")

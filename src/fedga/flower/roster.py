@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
 from fedga.flower import wire
+from fedga.flower.replies import MOST_SAMPLES
 
 LOOK_EVERY_S = 0.2
 ASK_AGAIN_AFTER_S = 60.0
 QUESTION_LASTS_S = 3600.0
+MOST_AXES = 8  # of a sample
+LARGEST_SAMPLE = 10**9  # numbers in one sample: 4 GB as floats
+LONGEST_DIGEST = 200
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,11 @@ class Roster:
         noticed: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.num_clients, self.names, self._question = num_clients, tuple(names), question or ConfigRecord()
+        classes = self._question.get("classes")
+        self.num_classes = len(classes) if isinstance(classes, list) else 0
         self.nodes: dict[int, int] = {}
         self.identities: dict[int, Identity] = {}
+        self.entries: Counter[int] = Counter()  # how often each client has come
         self.form: Form | None = None  # once it is settled, whoever differs is left out
         self.began = False  # whether a round of any run has been trained
         self.noticed = noticed
@@ -151,25 +159,30 @@ class Roster:
         if answer.has_error():
             self._enter_nameless(node, called, wire.reason(answer))
             return
-        who = answer.content.config_records.get(wire.IDENTITY, ConfigRecord())
+        try:
+            who = read_introduction(answer, self.num_classes)
+        except FedGAError as error:
+            self._leave_out(node, f"{called} could not say who it is: {error}")
+            return
+        except Exception as error:  # not foreseen: an introduction that gets through the checks
+            reason = f"{type(error).__name__}: {quoted(error, 200)}"
+            self._leave_out(node, f"{called} could not say who it is: its answer cannot be read ({reason})")
+            return
         client = self._number(who)
-        said = f"site {who['site']!s}" if "site" in who else f"client {who.get('partition-id', 'of no number')!s}"
-        identity = None if client is None else _identity(client, who)
         if client is None:
-            self._leave_out(node, f"{called} says it is {said}, which is none of this federation's: it is left out")
-        elif registered and registered != who.get("site"):
-            self._leave_out(node, f"{called} says it is {said}: it is left out, since its key is not that site's")
+            self._leave_out(node, f"{called} says it is {who.said}, which is none of this federation's: it is left out")
+        elif registered and registered != who.site:
+            self._leave_out(node, f"{called} says it is {who.said}: it is left out, since its key is not that site's")
         elif client in self.nodes:
             self._leave_out(node, f"two nodes say they are {self.name(client)}: the second is left out")
-        elif difference := self._difference(identity):
+        elif self.form and who.form and (difference := self.form.difference(who.form)):
             self._leave_out(node, f"{self.name(client)} has {difference}: it is left out, until it is as the others")
-        elif identity is not None:
-            self.nodes[client], self.identities[client] = node, identity
+        else:
+            self._take_in(node, Identity(client, who.form, who.class_counts))
 
-    def _difference(self, identity: Identity | None) -> str:
-        if identity is None or identity.form is None or self.form is None:
-            return ""
-        return self.form.difference(identity.form)
+    def _take_in(self, node: int, identity: Identity) -> None:
+        self.nodes[identity.client], self.identities[identity.client] = node, identity
+        self.entries[identity.client] += 1
 
     def _leave_out(self, node: int, sentence: str) -> None:
         if self._said.get(node) != sentence:
@@ -190,24 +203,77 @@ class Roster:
                 'again: add app.query("introduce")(fedga.flower.introduce) to it'
             )
         client = self.absent[0]
-        self.nodes[client], self.identities[client] = node, Identity(client)
+        self._take_in(node, Identity(client))
 
-    def _number(self, who: ConfigRecord) -> int | None:
+    def _number(self, who: Introduction) -> int | None:
         if self.names:
-            site = who.get("site")
-            return self.names.index(str(site)) if site in self.names else None
-        number = who.get("partition-id")
-        return int(number) if isinstance(number, int) and 0 <= number < self.num_clients else None
+            return self.names.index(who.site) if who.site in self.names else None
+        return who.partition if who.partition is not None and 0 <= who.partition < self.num_clients else None
 
 
-def _identity(client: int, who: ConfigRecord) -> Identity:
-    def numbers(name: str) -> tuple[int, ...] | None:
-        value = who.get(name)
-        return tuple(int(number) for number in value) if isinstance(value, list) else None
+@dataclass(frozen=True)
+class Introduction:
+    """What a node says of itself, as far as it makes sense."""
 
-    shape = numbers("input-shape")
-    form = None if shape is None else Form(shape, bool(who.get("pictures", True)), str(who.get("columns", "")))
-    return Identity(client, form, numbers("class-counts"))
+    site: str | None
+    partition: int | None
+    form: Form | None
+    class_counts: tuple[int, ...] | None
+
+    @property
+    def said(self) -> str:
+        """Who it says it is."""
+        if self.site is not None:
+            return f"site {quoted(self.site)}"
+        return f"client {'of no number' if self.partition is None else self.partition}"
+
+
+def read_introduction(answer: Message, num_classes: int) -> Introduction:
+    """An answer to "who are you"; ``num_classes`` is 0 where nobody has agreed on any."""
+    if not answer.has_content():
+        raise FedGAError("its answer is empty")
+    extra = [name for name in answer.content if name != wire.IDENTITY]
+    if extra:
+        raise FedGAError(f"its answer holds {quoted(extra[0])}, which nobody asked for: use the same version of fedga")
+    who = answer.content.config_records.get(wire.IDENTITY, ConfigRecord())
+    site, partition = who.get("site"), who.get("partition-id")
+    if site is not None and not isinstance(site, str):
+        raise FedGAError(f"its site is {quoted(site)}, where a name belongs")
+    if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int)):
+        raise FedGAError(f"its partition-id is {quoted(partition)}, where a whole number belongs")
+    return Introduction(site, partition, _form(who), _class_counts(who, num_classes))
+
+
+def _form(who: ConfigRecord) -> Form | None:
+    shape = _whole_numbers(who, "input-shape")
+    if shape is None:
+        return None
+    if not 1 <= len(shape) <= MOST_AXES or min(shape) < 1 or math.prod(shape) > LARGEST_SAMPLE:
+        raise FedGAError(f"its samples have shape {quoted(shape)}, where a length along each axis belongs")
+    pictures, columns = who.get("pictures", True), who.get("columns", "")
+    if not isinstance(pictures, bool):
+        raise FedGAError(f"its pictures is {quoted(pictures)}, where true or false belongs")
+    if not isinstance(columns, str) or len(columns) > LONGEST_DIGEST:
+        raise FedGAError(f"its columns is {quoted(columns)}, where a digest belongs")
+    return Form(shape, pictures, columns)
+
+
+def _class_counts(who: ConfigRecord, num_classes: int) -> tuple[int, ...] | None:
+    counts = _whole_numbers(who, "class-counts")
+    if counts is None:
+        return None
+    if len(counts) != num_classes or not all(0 <= count <= MOST_SAMPLES for count in counts):
+        raise FedGAError(f"its class-counts are {quoted(counts)}, where {num_classes} numbers of samples belong")
+    return counts
+
+
+def _whole_numbers(who: ConfigRecord, name: str) -> tuple[int, ...] | None:
+    value = who.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+        raise FedGAError(f"its {name} is {quoted(value)}, where a list of whole numbers belongs")
+    return tuple(int(one) for one in value)
 
 
 def _written(shape: tuple[int, ...]) -> str:

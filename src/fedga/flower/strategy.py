@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterable
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from logging import INFO
 from pathlib import Path
@@ -24,7 +26,9 @@ from fedga.errors import FedGAError
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.sweep import read_checkpoint, write_checkpoint
 from fedga.flower import wire
+from fedga.flower.exchange import Exchange
 from fedga.flower.remote import RemoteEngine, Terms, TooFewReplies
+from fedga.flower.replies import attempt, mean, read_metrics
 from fedga.flower.roster import Roster
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.lanes import Lane
@@ -78,7 +82,8 @@ class AlgorithmStrategy(Strategy):
         lane = Lane(self.spec, nobody, algorithm, copy.deepcopy(model).cpu())
         roster = Roster(clients, noticed=_say)
         terms = Terms(strict=False, arrive_within_s=wait_for_clients)
-        self.engine = RemoteEngine(lane, DeviceData(dataset, torch.device("cpu")), roster, terms=terms)
+        data = DeviceData(dataset, torch.device("cpu"))
+        self.engine = RemoteEngine(lane, data, roster, terms=terms, others=True)
         shapes = repr((self.engine.model.params.shapes, self.engine.model.buffers.shapes))
         self._run = f"{self.spec.run_id}-{hashlib.blake2b(shapes.encode(), digest_size=8).hexdigest()}"
         if self.checkpoint is not None and self.checkpoint.exists():
@@ -112,7 +117,7 @@ class AlgorithmStrategy(Strategy):
             return None if evaluate_fn is None else evaluate_fn(number + done, arrays)
 
         result = super().start(
-            grid, self.engine.arrays, num_rounds - done, timeout, train_config, evaluate_config, evaluate
+            Exchange(grid), self.engine.arrays, num_rounds - done, timeout, train_config, evaluate_config, evaluate
         )
         for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, name, {number + done: found for number, found in getattr(result, name).items()})
@@ -150,7 +155,7 @@ class AlgorithmStrategy(Strategy):
             raise FedGAError(f"the model is no longer finite after round {result.round}: use a smaller learning rate")
         if self.checkpoint is not None:
             self._save(self.checkpoint)
-        return self.engine.arrays, _means(replies)
+        return self.engine.arrays, self._means(reply for reply in replies if self._counted(reply))
 
     def _save(self, path: Path) -> None:
         [state] = self.engine.stack.states()
@@ -171,7 +176,23 @@ class AlgorithmStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The mean over clients of every number they report, weighted by their samples."""
-        return _means(replies)
+        return self._means(replies)
+
+    def _counted(self, reply: Message) -> bool:
+        return reply.metadata.src_node_id in self.engine.counted
+
+    def _means(self, replies: Iterable[Message]) -> MetricRecord | None:
+        """Of the numbers that at least half of the clients report; who reports none of use is named."""
+        rows: list[tuple[float, MetricRecord]] = []
+        for reply in replies:
+            try:
+                rows.append(attempt(reply, read_metrics))
+            except FedGAError as error:
+                _say(f"the metrics of {self.engine.name_of(reply)} are left out: {error}")
+        rows = [(weight, row) for weight, row in rows if weight]
+        names = Counter(name for _, row in rows for name in row if name != wire.EXAMPLES)
+        means = {name: _mean(name, rows) for name, times in names.items() if 2 * times >= len(rows)}
+        return MetricRecord({name: value for name, value in means.items() if value is not None}) if rows else None
 
     def summary(self) -> None:
         spec = self.spec
@@ -179,13 +200,15 @@ class AlgorithmStrategy(Strategy):
         log(INFO, "\t└──> %d of %s clients in every round", spec.active, spec.clients)
 
 
-def _means(replies: Iterable[Message]) -> MetricRecord | None:
-    rows = [wire.metrics_of(reply) for reply in replies if not reply.has_error()]
-    rows = [row for row in rows if row.get(wire.EXAMPLES)]
-    if not rows:
-        return None
-    names = [name for name, value in rows[0].items() if name != wire.EXAMPLES and not isinstance(value, list)]
-    return MetricRecord({name: wire.mean(rows, name) for name in names if all(name in row for row in rows)})
+def _mean(name: str, rows: Sequence[tuple[float, MetricRecord]]) -> float | None:
+    """Over the clients whose number is finite."""
+    values, weights = [], []
+    for weight, row in rows:
+        value = row.get(name)
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            values.append(float(value))
+            weights.append(weight)
+    return mean(values, weights) if values else None
 
 
 def _nothing(num_classes: int) -> Dataset:

@@ -8,11 +8,13 @@ From a client: ``arrays`` its model, ``report`` what the algorithm declares as u
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
+
+from fedga.errors import FedGAError, quoted
 
 ARRAYS, RECEIVED, PIXELS, CONFIG = "arrays", "received", "pixels", "config"
 REPORT, METRICS, IDENTITY = "report", "metrics", "identity"
@@ -21,6 +23,9 @@ TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
 INTRODUCE, SURVEY = f"{MessageType.QUERY}.introduce", f"{MessageType.QUERY}.survey"
 
 _WRAPPED = re.compile(r"<class '[\w.]+'>:<'(.*)'>", re.DOTALL)
+
+LARGEST_NUMBER = 10**9  # of a round or a client
+LONGEST_REASON = 400  # letters that are shown of it
 
 EXAMPLES = "num-examples"  # the name Flower's own strategies give to the weight of a client
 
@@ -45,9 +50,9 @@ def config_of(message: Message) -> ConfigRecord:
 
 def whole(config: ConfigRecord, name: str) -> int:
     """A whole number that every message of ours has."""
-    value = config[name]
-    if not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r} where a whole number belongs")
+    value = config.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST_NUMBER:
+        raise FedGAError(f"the server says {name} = {quoted(value)}, where a whole number from 0 on belongs")
     return value
 
 
@@ -55,26 +60,12 @@ def metrics_of(message: Message) -> MetricRecord:
     return message.content.metric_records.get(METRICS, MetricRecord())
 
 
-def number(metrics: MetricRecord, name: str) -> float:
-    value = metrics[name]
-    if isinstance(value, list):
-        raise TypeError(f"{name} is a list where a number belongs")
-    return float(value)
-
-
-def mean(rows: Sequence[MetricRecord], name: str) -> float:
-    """Over clients, each weighted by its samples."""
-    weights = [number(row, EXAMPLES) for row in rows]
-    total = sum(weight * number(row, name) for weight, row in zip(weights, rows, strict=True))
-    return total / sum(weights)
-
-
 def reason(reply: Message) -> str:
-    """Why a client failed: its own sentence, without the class of the exception that Flower wraps it in."""
+    """Why a client failed: its own sentence in quotation marks, without the class that Flower wraps it in."""
     told = (reply.error.reason or "").strip()
     wrapped = _WRAPPED.fullmatch(told)
     lines = [line.strip() for line in (wrapped[1] if wrapped else told).splitlines() if line.strip()]
-    return lines[-1] if lines else f"error {reply.error.code}"
+    return quoted(lines[-1], LONGEST_REASON) if lines else f"error {reply.error.code}"
 
 
 def reply(message: Message, **records: ArrayRecord | MetricRecord | ConfigRecord | None) -> Message:

@@ -17,12 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedga.errors import FedGAError
-from fedga.files import write_whole
+from fedga.files import open_regular, write_whole
 from fedga.flower.deployment.secret import write_secret
 
 AUTHORITY_DAYS = 3653
 SERVER_DAYS = 731
 RENEW_WITHIN_DAYS = 60
+_LONGEST = 100_000  # bytes; ours have a thousand
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -70,7 +71,8 @@ def make_server_certificate(
 def read_certificate(path: Path) -> x509.Certificate:
     """The certificate in a file, or a sentence on what is there instead."""
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read(_LONGEST)
     except OSError as error:
         raise FedGAError(
             f"{path} cannot be read ({error.strerror}): give the ca.crt that the server's owner sent"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedga.errors import FedGAError
-from fedga.files import write_whole
+from fedga.errors import FedGAError, quoted
+from fedga.files import open_regular, write_whole
 from fedga.flower.app_template import Section, write_app
 from fedga.flower.deployment.certificates import (
     RENEW_WITHIN_DAYS,
@@ -28,8 +28,10 @@ from fedga.flower.words import Value, as_toml
 
 _FEDERATION = """\
 # Where the server of this federation is, written by `fedga flower init`. Its certificate is made out to this host.
-# What is trained, and by whom, stands in app/pyproject.toml.
+# What is trained, and by whom, stands in app/pyproject.toml. A site may send replies of as many megabytes as
+# largest-reply says: a model, and what the algorithm adds to it, must fit in.
 {values}"""
+LARGEST_REPLY = 256  # megabytes
 
 _SITE = """\
 # This site of a federation, written by `fedga flower join`. All of it may be edited, except the name of the site.
@@ -101,6 +103,13 @@ class ServerFolder:
         """The address of this machine's that the server listens on."""
         return str(_value(self.settings, self._read(), "listen"))
 
+    def largest_reply(self) -> int:
+        """Bytes that a site's reply may have; folders of version 0.1 do not say."""
+        found = self._read().get("largest-reply", LARGEST_REPLY)
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 1 <= found <= 1_000_000:
+            raise FedGAError(f"largest-reply in {self.settings} is {quoted(found)}: write megabytes, such as 256")
+        return int(found * 1e6)
+
     def config(self) -> Mapping[str, Any]:
         """The settings of the app."""
         content: Any = _read(self.app / "pyproject.toml", "fedga flower init")
@@ -161,7 +170,8 @@ def make_server(path: Path, address: Address, sections: list[Section]) -> Server
     description = "Federated learning with fedga between real sites"
     write_app(folder.app, path.name, description, sections, _README)
     listen = "127.0.0.1" if address.loopback else "::" if ":" in address.host else "0.0.0.0"
-    write_whole(folder.settings, _FEDERATION.format(values=as_toml({"address": str(address), "listen": listen})))
+    places: dict[str, Value] = {"address": str(address), "listen": listen, "largest-reply": LARGEST_REPLY}
+    write_whole(folder.settings, _FEDERATION.format(values=as_toml(places)))
     return folder
 
 
@@ -281,9 +291,14 @@ def make_site(path: Path, authority: Path, settings: Mapping[str, Value]) -> tup
 
 def _read(path: Path, made_by: str) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        with open_regular(path) as file:
+            return tomllib.loads(file.read().decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         raise FedGAError(f"{path} is missing: {made_by} makes such a folder") from None
+    except OSError as error:
+        raise FedGAError(f"{path} cannot be read ({error.strerror}): {made_by} makes such a folder") from None
+    except RecursionError:
+        raise FedGAError(f"{path} is not a TOML file of ours: its values are nested without end") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FedGAError(f"{path} is not a TOML file: {error}") from None
 

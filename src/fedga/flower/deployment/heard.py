@@ -27,8 +27,20 @@ _REMARKS = re.compile(
     # warnings of Python's, which are for developers
     r"\S+\.py:\d+: \w*Warning: |warnings\.warn\("
 )
+_LONGEST_LINE = 2_000  # letters
 _AWAY = re.compile(r"Connection attempt failed, retrying in ")
 _BACK = re.compile(r"Connection successful after ")
+
+
+def harmless(line: str) -> str:
+    """A line that others may have had a hand in, as a terminal may show it: cut, and nothing in it that one obeys.
+
+    >>> print(harmless("a\\x1b]0;b\\r" + "c" * 3000)[:12])
+    a\\x1b]0;b\\rc
+    """
+    text = plain(line).rstrip()
+    shown = text[:_LONGEST_LINE] + "…" * (len(text) > _LONGEST_LINE)
+    return "".join(letter if letter.isprintable() or letter == "\t" else repr(letter)[1:-1] for letter in shown)
 
 
 class Heard:
@@ -47,7 +59,8 @@ class Heard:
         self.error = ""
 
     def take(self, line: str) -> None:
-        text = _LEVEL.sub("", plain(line).rstrip(), count=1) if _LEVEL.match(plain(line)) else plain(line).rstrip()
+        text = harmless(line)
+        text = _LEVEL.sub("", text, count=1) if _LEVEL.match(text) else text
         if text.lstrip() == _TRACEBACK or (self._held and (not text or text[0].isspace())):
             self._held.append(text)
         elif found := _OUR_ERROR.match(text):

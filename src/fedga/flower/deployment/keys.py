@@ -12,9 +12,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedga.errors import FedGAError
-from fedga.files import write_whole
+from fedga.files import open_regular, write_whole
 from fedga.flower.deployment.names import SITE_NAME
 from fedga.flower.deployment.secret import write_secret
+
+_LONGEST = 100_000  # bytes; a key has a few hundred
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ def make_key_pair(site: str, private_path: Path, public_path: Path) -> PublicKey
 def read_public_key(path: Path) -> PublicKey:
     """The public key in a file a site has sent; anything else is refused, a private key above all."""
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read(_LONGEST)
     except OSError as error:
         raise FedGAError(f"{path} cannot be read ({error.strerror}): give the .pub file that the site sent") from None
     if b"PRIVATE KEY" in content:

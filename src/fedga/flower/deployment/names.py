@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
 from dataclasses import dataclass
 
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+LONGEST_CLASS = 100
 DEFAULT_PORT = 9092
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
@@ -42,7 +44,9 @@ def parse_address(text: str, flag: str = "--address") -> Address:
     """``HOST`` or ``HOST:PORT``, where the host is a name or an IP address."""
     host, port = _split(text)
     if not _is_host(host) or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise FedGAError(f"{flag} {text!r} is not an address: write HOST or HOST:PORT, such as server.example.org:9092")
+        raise FedGAError(
+            f"{flag} {quoted(text)} is not an address: write HOST or HOST:PORT, such as server.example.org:9092"
+        )
     return Address(host, int(port))
 
 
@@ -68,7 +72,18 @@ def check_site(name: str, flag: str = "--site") -> str:
     """A name that can be a file's, and be read out on the telephone."""
     if not SITE_NAME.fullmatch(name):
         raise FedGAError(
-            f"{flag} {name!r} is not a name for a site: use letters, digits, '-', '_' and '.', such as hospital-a"
+            f"{flag} {quoted(name)} is not a name for a site: use up to 63 letters, digits, '-', '_' and '.', such as "
+            "hospital-a"
+        )
+    return name
+
+
+def check_class(name: str) -> str:
+    """A name that fits on a line of a terminal, where it is shown."""
+    if len(name) > LONGEST_CLASS or not name.isprintable():
+        raise FedGAError(
+            f"--classes: {quoted(name)} is not a name for a class: use up to {LONGEST_CLASS} letters, all of which "
+            "can be printed"
         )
     return name
 
@@ -81,8 +96,8 @@ def parse_names(text: str, flag: str) -> list[str]:
     """
     names = [name.strip() for name in text.split(",")]
     if "" in names:
-        raise FedGAError(f"{flag} {text!r} has an empty name: write them with single commas, as a,b,c")
-    for name in names:
-        if names.count(name) > 1:
-            raise FedGAError(f"{flag} names {name!r} twice: every name stands for one only")
+        raise FedGAError(f"{flag} {quoted(text)} has an empty name: write them with single commas, as a,b,c")
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise FedGAError(f"{flag} names {quoted(twice[0])} twice: every name stands for one only")
     return names

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fedga.errors import FedGAError
 from fedga.files import write_whole
+from fedga.flower.deployment.connections import BEGINNING
 from fedga.flower.deployment.folder import ServerFolder
 from fedga.flower.deployment.heard import Heard, Say
 from fedga.flower.deployment.keys import PublicKey, read_public_key
@@ -26,6 +27,7 @@ from fedga.flower.words import last_words, tail
 _LOOK_FOR_KEYS_EVERY_S = 1.0
 _OPEN_WITHIN_S = 30.0
 _LOOK_AT_DOOR_EVERY_S = 0.5
+_READ_AT_ONCE = 100_000
 _GATE = "fedga.flower.deployment.gate"
 _LONG_LOG = 10_000_000
 _ALREADY_KNOWN = "already"  # of a public key; Flower has no other word for it on the command line
@@ -39,6 +41,7 @@ def serve(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> N
     every site.
     """
     address = folder.address()
+    folder.largest_reply()  # refused before anything is started
     address = Address(address.host, port or address.port)
     if not insecure:
         folder.check_safe()
@@ -151,6 +154,7 @@ class _Door:
         self._arguments = _gate_arguments(folder, link, port, insecure)
         if self._log.exists():
             self._log.replace(self._log.with_suffix(".old.log"))  # its last words are no gate's of ours
+        self._passed_on = 0  # bytes of the log that were looked through
         self._over = threading.Event()
         self._failure: FedGAError | None = None
 
@@ -174,6 +178,7 @@ class _Door:
     def _watch(self, gate: subprocess.Popen[str], say: Say) -> None:
         opened_again = -math.inf
         while not self._over.wait(_LOOK_AT_DOOR_EVERY_S):
+            self._tell_refusals(say)
             if gate.poll() is None:
                 continue
             say(f"the server's port {self._port} has closed ({self._last_words()}): opening it again")
@@ -187,6 +192,17 @@ class _Door:
                 self._failure = error
                 self._link.process.kill()  # which ends the run
                 return
+
+    def _tell_refusals(self, say: Say) -> None:
+        """Pass on what the gate says for people; whoever keeps it busy fills no memory here."""
+        lines: list[bytes] = []
+        with contextlib.suppress(FileNotFoundError), self._log.open("rb") as log:
+            log.seek(self._passed_on)
+            *lines, rest = log.read(_READ_AT_ONCE).split(b"\n")
+            self._passed_on = log.tell() - (len(rest) if len(rest) < _READ_AT_ONCE else 0)
+        for line in lines:
+            if line.startswith(BEGINNING.encode()):
+                say(line.decode("utf-8", errors="replace").rstrip())
 
     def _start(self) -> subprocess.Popen[str]:
         """Start the gate, and wait until it is open."""
@@ -209,6 +225,7 @@ class _Door:
 def _gate_arguments(folder: ServerFolder, link: SuperLink, port: int, insecure: bool) -> list[str]:
     arguments = ["--host", folder.listen(), "--port", str(port)]
     arguments += ["--target", f"{'http' if insecure else 'https'}://{link.address}"]
+    arguments += ["--most-bytes", str(folder.largest_reply())]
     if insecure:
         return arguments
     files = {"--ca": folder.authority, "--certificate": folder.certificate, "--key": folder.key}

@@ -11,7 +11,7 @@ import urllib.request
 from collections import deque
 from typing import IO
 
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
 from fedga.files import write_whole
 from fedga.flower.deployment.folder import SiteFolder
 from fedga.flower.deployment.heard import Heard, Say
@@ -138,7 +138,7 @@ class _Node:
             raise _not_the_server(folder)
         raise FedGAError(
             f"the server does not let {folder.site()} in: check that the clocks of both machines are right and both "
-            f"have the same version of fedga (last words: {last_words(said) or 'none'})"
+            f"have the same version of fedga (last words: {quoted(last_words(said), 300)})"
         )
 
 
