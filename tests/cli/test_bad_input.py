@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from fedga.data import SOURCES
 from fedga.experiments import sweep
 from fedga.experiments.store import Store
+from fedga.sealed import seal
 from fedga.simulation import engine
 from tests.cli.program import SMALL, Outcome, done, fedga, files
 
@@ -130,14 +131,21 @@ def test_misspelt_name(command: str, name: str, nearest: str) -> None:
         ("data show digits --partition iid --alpha 1", "--alpha is not read by --partition iid"),
         ("data show digits --clients 5000", "5000 clients cannot share 1438 training samples"),
         ("data show", "missing argument 'name'"),
-        ("algorithms --shape 3y2", "--shape '3y2' is not a shape: write it as 3x32x32"),
-        ("algorithms --shape 0x8", "--shape '0x8' is not a shape"),
+        (
+            "algorithms --shape 3y2",
+            "--shape '3y2' is not the shape of a sample: write channels, height and",
+        ),
+        ("algorithms --shape 0x8", "--shape '0x8' is not the shape of a sample"),
         ("algorithms --classes 1", "--classes must be a whole number of at least 2"),
         ("results", "missing argument 'folder'"),
         ("results nowhere", "there are no results in 'nowhere'"),
         ("results .", "there are no results in '.'"),
         ("evaluate nowhere.safetensors", "there is no model file nowhere.safetensors"),
-        ("evaluate .", "there is no model file ."),
+        ("algorithms --shape 1x28x28x28x28", "--shape '1x28x28x28x28' is not the shape of a sample"),
+        ("evaluate --device cpu:7 nowhere.safetensors", "--device cpu:7 is not there"),
+        ("evaluate --data-dir nowhere nowhere.safetensors", "the folder of --data-dir does not exist"),
+        ("diagnose --no-page --out x.html p.csv", "--no-page writes no page, and --out x.html names one"),
+        ("evaluate .", ". is a folder, where a plain file is expected"),
         ("evaluate x --format csv", "unknown format 'csv'"),
     ],
 )
@@ -499,7 +507,7 @@ def test_file_that_is_no_model(model: Path) -> None:
     Path("half.safetensors").write_bytes(model.read_bytes()[:3000])
     Path("text.safetensors").write_text("hello", encoding="utf-8")
     save_file({"weight": torch.zeros(3)}, "foreign.safetensors")
-    assert "half.safetensors is not a whole safetensors file" in refused("evaluate half.safetensors")
+    assert "half.safetensors is damaged (its content does not match its digest)" in refused("evaluate half.safetensors")
     assert "text.safetensors is not a whole safetensors file" in refused("evaluate text.safetensors")
     assert "foreign.safetensors was not written by fedga" in refused("evaluate foreign.safetensors")
 
@@ -510,16 +518,17 @@ def test_model_file_of_another_time(model: Path) -> None:
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
 
     def write(weights: dict[str, torch.Tensor], **changes: str) -> None:
-        save_file(weights, "other.safetensors", {**description, **changes})
+        Path("other.safetensors").write_bytes(seal(weights, {**description, **changes}))
 
     write({name: tensor[:1].clone() for name, tensor in weights.items()})
-    assert "do not fit model mlp: has its code changed since?" in refused("evaluate other.safetensors")
+    assert "do not fit model mlp: give an intact copy" in refused("evaluate other.safetensors")
     write(weights, class_names="no JSON")
     assert "in a way this version cannot read" in refused("evaluate other.safetensors")
     write(weights, spec=json.dumps({**json.loads(description["spec"]), "invented_later": 1}))
     assert "was it written by a newer fedga?" in refused("evaluate other.safetensors")
     write(weights, spec=json.dumps({**json.loads(description["spec"]), "model": "nowhere:Net"}))
-    assert "model 'nowhere:Net' cannot be imported" in refused("evaluate other.safetensors")
+    assert "names the model 'nowhere:Net', which is none of fedga's own" in refused("evaluate other.safetensors")
+    assert "there is no module nowhere: install it" in refused("evaluate --model nowhere:Net other.safetensors")
 
 
 def test_model_on_data_it_was_not_made_for(model: Path) -> None:

@@ -252,7 +252,7 @@ def test_classes_of_other_names_are_pointed_out() -> None:
         np.savez(f"{name}.npz", x=inputs, y=np.array(classes)[np.arange(40) % 2])
     done("run --dataset one.npz --rounds 1 --clients 4 --active 2 --algorithm fedga --no-pictures --out out")
     [path] = Path("out/models").glob("*.safetensors")
-    assert done("evaluate", path).err == ""
+    assert done("evaluate --dataset one.npz", path).err == ""
     assert "the classes of two have other names" in done("evaluate --dataset two.npz", path).err
 
 
@@ -281,8 +281,8 @@ def test_table_with_natural_clients(hospitals: str) -> None:
         [run] = store.runs()
     assert (run.spec.partition, run.spec.active, run.spec.clients, run.spec.alpha) == ("natural", 3, None, None)
     [path] = Path("out/models").glob("*.safetensors")
-    for extra in ("", "--dataset table.csv", hospitals):
-        found = json.loads(done(f"evaluate --format json {extra}", path).out)
+    for given in ("--dataset table.csv", "--dataset ./table.csv", hospitals):
+        found = json.loads(done(f"evaluate --format json {given}", path).out)
         assert found["accuracy"] == read_json("out")[-1]["accuracy"]
     assert set(found["class_accuracy"]) == {"ill", "well"}
 
@@ -312,7 +312,8 @@ def test_arrays_and_picture_folders() -> None:
     done(f"run --dataset own.npz,pictures {command}")
     assert {row["dataset"] for row in read_json("out")} == {"own.npz", "pictures"}
     for path in Path("out/models").glob("*.safetensors"):
-        assert "accuracy" in json.loads(done("evaluate --format json", path).out)
+        name = "own.npz" if path.name.startswith("own") else "pictures"
+        assert "accuracy" in json.loads(done(f"evaluate --format json --dataset {name}", path).out)
 
 
 def test_network_of_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -341,7 +342,8 @@ class Broken(Net):
     rows = read_json("out")
     assert {row["model"] for row in rows} == {"here:Net", "elsewhere.nets:Net"}
     for path in Path("out/models").glob("*.safetensors"):
-        found = json.loads(done("evaluate --format json", path).out)
+        name = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["model"]
+        found = json.loads(done(f"evaluate --format json --model {name}", path).out)
         assert found["accuracy"] == rows[-1]["accuracy"]
     short = fedga(f"run {SMALL} --model here:Short").complaint
     assert "model here:Short gives outputs of shape (9,) where 10 classes are to be told apart" in short

@@ -135,7 +135,8 @@ def test_the_user_chooses_code_herself_and_is_told(trained: Path) -> None:
     done(f"run {SMALL} --algorithm fedavg --rounds 1 --model wide:make --out own")
     [path] = Path("own/models").glob("*.safetensors")
     assert "names the model 'wide:make', which is none of fedga's own" in fedga("evaluate", path).complaint
-    assert "running the code of model wide:make" in done("evaluate --model wide:make", path).err
+    said = f"running the code of {Path('wide.py').resolve()} for model 'wide:make'"
+    assert said in done("evaluate --model wide:make", path).err
     Path("fedga.toml").write_text('[models]\nwide = "wide.py:make"\n')
     rewrite(path, {}, model="wide")
     outcome = done("diagnose --no-page", path)

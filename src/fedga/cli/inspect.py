@@ -193,7 +193,8 @@ def evaluate_model(
         Column("metric", [Text(name) for name in values]),
         Column("value", [Text(f"{value:.4f}") for value in values.values()], "right"),
     ]
-    trained = f"{quoted(spec.algorithm)}, trained on {quoted(spec.dataset)} for {spec.rounds} rounds"
+    algorithm, own = quoted(spec.algorithm)[1:-1], quoted(spec.dataset)[1:-1]
+    trained = f"{algorithm}, trained on {own} for {spec.rounds} rounds"
     title = f"{trained}, on the test split of {data.name}"
     out.print(make_table(columns, title=title, width=out.width))
 

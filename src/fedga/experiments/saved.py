@@ -25,7 +25,7 @@ from fedga.errors import FedGAError, quoted
 from fedga.experiments.prepare import fitting_model
 from fedga.experiments.spec import SITES, RunSpec
 from fedga.files import write_whole
-from fedga.models import MODELS, build_model
+from fedga.models import MODELS, build_model, own_model
 from fedga.sealed import DamagedError, seal, unseal
 from fedga.simulation.device_data import Pixels
 from fedga.simulation.stacked import float_buffers, trained_parameters
@@ -210,13 +210,10 @@ def _network(
     """The network with its weights; one that is not ours is made only where the user says so."""
     spec, classes = description.spec, len(description.class_names)
     name = given or spec.model
-    if given is None:
-        cure = "give --model package.module:Class yourself if you trust that code, or name it in your fedga.toml"
-        part = own.received_part("models", name, MODELS, str(path), cure)
-        if part is not None:
-            notice(f"running the code of {part.file} for {part}")
-    elif given not in MODELS:
-        notice(f"running the code of model {given}")
+    cure = "give --model package.module:Class yourself if you trust that code, or name it in your fedga.toml"
+    part = own_model(given) if given else own.received_part("models", name, MODELS, str(path), cure)
+    if part is not None:
+        notice(f"running the code of {part.file} for {part}")
     if name in MODELS:
         _check_sizes(path, name, description, weights)
         model = build_model(name, description.input_shape, classes, norm=spec.norm).eval()
