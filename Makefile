@@ -9,13 +9,16 @@ READY := $(VENV)/.ready
 # torch again: so not here.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test federations check browser docs format bench clean
+.PHONY: demo test fuzz federations check browser docs format bench clean
 
 demo: $(READY)  ## FedAvg against FedGA on digits that ship with scikit-learn: a table, and pictures in demo/
 	$(BIN)/fedga run --out demo
 
 test: check browser  ## everything CI runs
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+fuzz: $(READY)  ## damage files of every kind, at random: make fuzz N=1000 (of each kind)
+	FEDGA_FUZZ=$(or $(N),200) $(BIN)/python -m pytest tests/hostile/test_damage.py
 
 federations: $(READY)  ## the two pages of the documentation on which real servers and sites run, in full
 	FEDGA_FEDERATIONS=1 $(BIN)/python -m pytest tests/docs/test_federation_pages.py

@@ -14,6 +14,7 @@ from fedga.errors import FedGAError
 from fedga.owner import Owner
 
 _PARTIAL = re.compile(r"\..*\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]{8}\.tmp", re.DOTALL)
+_MOST_TEXT = 64 << 20  # bytes
 _ORPHAN_AGE_S = 86_400.0  # a stray file of a process that cannot be looked at is left alone for this long
 
 _KINDS = (
@@ -101,6 +102,15 @@ def open_regular(path: Path | str) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def read_text(path: Path | str) -> str:
+    """The text of a file that people write by hand, in UTF-8; one that is far too long for that is refused."""
+    with open_regular(path) as file:
+        content = file.read(_MOST_TEXT + 1)
+    if len(content) > _MOST_TEXT:
+        raise FedGAError(f"{path} has more than {_MOST_TEXT >> 20} MiB, too much for such a file: is it another one?")
+    return content.decode("utf-8")
 
 
 def _not_a_file(path: Path | str, mode: int) -> FedGAError:

@@ -29,6 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from fedga.errors import FedGAError, quoted, unknown_name
+from fedga.files import read_text
 from fedga.own_files import make_importable, run_file, source_digest
 from fedga.tracing import told
 
@@ -203,7 +204,7 @@ def handed_down() -> dict[str, str]:
 def _read(path: Path, _changed: int) -> Mapping[str, tuple[Part, ...]]:
     """The parts of a project file; read again where the file has changed."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FedGAError(f"{path} is not valid TOML: {error}") from None

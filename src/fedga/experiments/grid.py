@@ -20,6 +20,7 @@ from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.kinds import Number
 from fedga.experiments.presets import PRESETS, algorithm_defaults, preset_settings
 from fedga.experiments.spec import PARTITIONS, READ_ALPHA, SETTINGS, Options, RunSpec, parse_algorithm
+from fedga.files import read_text
 from fedga.ranges import wrong_value
 
 DEFAULT_ALPHA = 0.1
@@ -120,7 +121,9 @@ def setting_name(key: str) -> str:
 def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
     """Settings and program keys of a TOML file: a key holds one value, an array of values, or a text as on a flag."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_text(path))
+    except FedGAError:
+        raise
     except FileNotFoundError:
         raise FedGAError(f"the file of --config does not exist: {path}") from None
     except OSError as error:

@@ -20,7 +20,7 @@ from fedga.errors import FedGAError, unknown_name
 from fedga.experiments.grid import build_sweep
 from fedga.experiments.presets import STRONG, preset_settings
 from fedga.experiments.spec import RunSpec
-from fedga.files import require_regular
+from fedga.files import read_text
 
 DATASETS = ("mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet")
 ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0)
@@ -323,12 +323,13 @@ def asked(folder: Path) -> dict[str, tuple[Scope, ...]]:
     path = folder / FILE_NAME
     found: dict[str, tuple[Scope, ...]] = {}
     try:
-        require_regular(path)
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in read_text(path).splitlines():
             values = _checked(json.loads(line))
             name, scope = values["experiment"], _scope(values)
             if name in EXPERIMENTS:
                 found[name] = tuple(dict.fromkeys((*found.get(name, ()), scope)))
+    except FedGAError:
+        raise
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
