@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from fedga.experiments.records import METRICS
-from fedga.experiments.saved import load_model, model_path
+from fedga.experiments.saved import model_path
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.experiments.sweep import Observer, run_sweep
 from fedga.flower import client_app
 from fedga.flower.on_server import _simulate
+from fedga.sealed import unseal
 from tests.flower.loopback import Loopback
 
 CLIENTS = 8
@@ -69,7 +70,8 @@ def assert_equal_results(one: Path, other: Path, specs: Sequence[RunSpec], *, di
 
 
 def assert_equal_models(one: Path, other: Path) -> None:
-    first, second = load_model(one).model.state_dict(), load_model(other).model.state_dict()
+    first, second = unseal(one).tensors, unseal(other).tensors
+    assert first.keys() == second.keys()
     for name, tensor in first.items():
         torch.testing.assert_close(second[name], tensor, rtol=1e-3, atol=1e-5)
 

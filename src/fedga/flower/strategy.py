@@ -30,6 +30,7 @@ from fedga.flower.exchange import Exchange
 from fedga.flower.remote import RemoteEngine, Terms, TooFewReplies
 from fedga.flower.replies import attempt, mean, read_metrics
 from fedga.flower.roster import Roster
+from fedga.sealed import DamagedError
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.lanes import Lane
 
@@ -90,7 +91,10 @@ class AlgorithmStrategy(Strategy):
             self._resume(self.checkpoint)
 
     def _resume(self, path: Path) -> None:
-        found = read_checkpoint(path)
+        try:
+            found = read_checkpoint(path)
+        except DamagedError as error:
+            raise FedGAError(f"{error}: bring it back, or delete it to start over") from error
         if self._run not in found:
             raise FedGAError(f"{path} is the checkpoint of another model or of other settings: give another file")
         state = dict(found[self._run])
