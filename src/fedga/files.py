@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import stat
 import time
 from pathlib import Path
@@ -34,7 +35,7 @@ def write_whole(path: Path, content: str | bytes, *, synced: bool = False) -> Pa
     leaves the file that was there before. One that is ``synced`` is whole after a power cut too, and there
     to stay after `sync_folder`. An ``OSError`` is the caller's to put into words.
     """
-    partial = path.with_name(f".{path.name[:100]}.{Owner.this_process()}.{secrets.token_hex(4)}.tmp")
+    partial = partial_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
@@ -56,6 +57,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def partial_name(path: Path) -> Path:
+    """Where to write what is to be moved to ``path`` at the end; the name tells whose it is."""
+    return path.with_name(f".{path.name[:100]}.{Owner.this_process()}.{secrets.token_hex(4)}.tmp")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writers that were killed left half-written in a folder: files, and whole folders."""
+    for path in leftovers(folder):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def leftovers(folder: Path, names: re.Pattern[str] = _PARTIAL) -> list[Path]:

@@ -35,7 +35,7 @@ from fedga.experiments.digests import has_digests
 from fedga.experiments.manifest import PARTS, Manifest, check_parts, read_manifest, replacing
 from fedga.experiments.records import METRICS
 from fedga.experiments.store import Store
-from fedga.files import require_regular
+from fedga.files import partial_name, remove_leftovers, require_regular
 from fedga.memory import require_memory
 from fedga.owner import Owner
 from fedga.sealed import DamagedError, is_whole
@@ -227,9 +227,10 @@ def unpack(archive: Path, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedGAError(f"{str(folder)!r} is there already: give a new folder, or remove it")
     check_parts(archive, manifest)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name[:100]}.{Owner.this_process()}.tmp")
+    partial = partial_name(folder)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder.parent)
         for name, part in manifest.parts.items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(archive / PARTS / part.file, partial / name)

@@ -14,6 +14,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,19 @@ from fedga.sealed import DamagedError
 
 # Columns that are read together have a digest of their own: a table of results reads the first few alone.
 GROUPS = {"shown": SHOWN, "averaged": AVERAGED, "clients": METRICS[len(SHOWN) + len(AVERAGED) :]}
-_PLACES = {name: [0, *(1 + METRICS.index(column) for column in columns)] for name, columns in GROUPS.items()}
+
+
+def _slices(groups: Mapping[str, Sequence[str]]) -> dict[str, slice]:
+    """Where the columns of groups lie, one after another behind the round; that of the first has the round as well."""
+    places, begin = {}, 0
+    for name, columns in groups.items():
+        end = max(begin, 1) + len(columns)
+        places[name] = slice(begin, end)
+        begin = end
+    return places
+
+
+_PLACES = _slices(GROUPS)
 
 _RUN = ("run_id", "dataset", "alpha", "algorithm", "preset", "server", "seed", "spec", "fingerprint", "rounds_done")
 RUN_ROW = ("key", *_RUN, "note", "group_id", "lane", "status")
@@ -103,17 +116,13 @@ class Digests:
         """The rows of one run where they were read in part: the round, then the columns of these groups."""
         if self._known is None:
             return
-        places, first = {}, 1
-        for group, columns in groups.items():
-            places[group] = [0, *range(first, first + len(columns))]
-            first += len(columns)
         try:
-            table = np.array(rows, dtype="<f8").reshape(len(rows), first)
+            table = as_table(rows, 1 + sum(map(len, groups.values())))
         except (ValueError, TypeError):
             raise self._damaged(f"a result of run {run_id} is not a number") from None
-        self._check_groups(run, run_id, table, places)
+        self._check_groups(run, run_id, table, _slices(groups))
 
-    def _check_groups(self, run: int, run_id: str, table: np.ndarray, places: Mapping[str, list[int]]) -> None:
+    def _check_groups(self, run: int, run_id: str, table: np.ndarray, places: Mapping[str, slice]) -> None:
         if self._known is None:
             return
         for group, columns in places.items():
@@ -157,9 +166,13 @@ def _file_of(connection: sqlite3.Connection) -> Path:
     return Path(next(path for _, name, path in connection.execute("PRAGMA database_list") if name == "main"))
 
 
-def as_table(rows: Sequence[Row]) -> np.ndarray:
+def as_table(rows: Sequence[Row], width: int = 1 + len(METRICS)) -> np.ndarray:
     """Rows of rounds and numbers as float64, NaN for nothing; a text among them raises ``ValueError``."""
-    return np.array(rows, dtype="<f8") if rows else np.empty((0, 1 + len(METRICS)), dtype="<f8")
+    try:
+        flat = np.fromiter(chain.from_iterable(rows), dtype="<f8", count=len(rows) * width)
+    except TypeError:  # there is a nothing among them, which takes longer
+        flat = np.array(rows, dtype="<f8")
+    return flat.reshape(len(rows), width)
 
 
 def run_digest(row: Row) -> bytes:

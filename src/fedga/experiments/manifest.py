@@ -13,15 +13,13 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fedga.errors import FedGAError, quoted
-from fedga.files import leftovers, open_regular, sync_folder, write_whole
-from fedga.owner import Owner
+from fedga.files import open_regular, partial_name, remove_leftovers, sync_folder, write_whole
 from fedga.sealed import DamagedError
 
 FILE_NAME, PARTS = "manifest.json", "parts"
@@ -125,7 +123,7 @@ class Writer:
 
     def add(self, name: str, content: bytes | Path) -> None:
         """A part from bytes, or copied from a file."""
-        partial = self.folder / f".{PurePosixPath(name).name[:100]}.{Owner.this_process()}.{secrets.token_hex(4)}.tmp"
+        partial = partial_name(self.folder / PurePosixPath(name).name)
         try:
             with partial.open("xb") as file:
                 digest, size = hashlib.sha256(), 0
@@ -189,6 +187,8 @@ def _counts(folder: Path, parts: Mapping[str, Part]) -> bool:
 def _remove_older(folder: Path, manifest: Manifest) -> None:
     """Parts that no longer count: of the set that was replaced, or of a writer that was killed before its end."""
     counts = {part.file for part in manifest.parts.values()}
-    others = [path for path in (folder / PARTS).iterdir() if _PART.fullmatch(path.name) and path.name not in counts]
-    for path in (*others, *leftovers(folder / PARTS), *leftovers(folder)):
-        path.unlink(missing_ok=True)
+    for path in (folder / PARTS).iterdir():
+        if _PART.fullmatch(path.name) and path.name not in counts:
+            path.unlink(missing_ok=True)
+    for place in (folder, folder / PARTS):
+        remove_leftovers(place)

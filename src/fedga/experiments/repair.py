@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fedga.experiments.database import (
 from fedga.experiments.digests import RUN_ROW, Digests, read_looks, read_metrics, read_own, seal_everything
 from fedga.experiments.records import METRICS
 from fedga.experiments.store import Store
-from fedga.files import require_regular
+from fedga.files import partial_name, remove_leftovers, require_regular
 
 Row = Sequence[Any]
 _UNREADABLE = (sqlite3.Error, FedGAError, ValueError, TypeError, OverflowError)  # what damage may raise
@@ -36,8 +36,10 @@ def repair_results(folder: Path) -> tuple[int, int, Path | None]:
     require_regular(path)
     if runs := _whole(folder):
         return runs, 0, None
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".repair-") as place, explained(folder):
-        with closing(open_as_it_is(path)) as old, closing(open_for_writing(Path(place))) as new:
+    remove_leftovers(folder)
+    place = partial_name(folder / "repair")
+    with explained(folder), _removed(place):
+        with closing(open_as_it_is(path)) as old, closing(open_for_writing(place)) as new:
             kept, lost = _copy_whole(old, new)
             new.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
         aside = _free_name(path)
@@ -45,8 +47,16 @@ def repair_results(folder: Path) -> tuple[int, int, Path | None]:
         for log in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
             if log.exists():  # it would be played onto the new file
                 log.replace(aside.with_name(log.name.replace(path.name, aside.name)))
-        (Path(place) / FILE_NAME).replace(path)
+        (place / FILE_NAME).replace(path)
     return kept, lost, aside
+
+
+@contextmanager
+def _removed(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _whole(folder: Path) -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -31,11 +32,24 @@ _OTHER_FIELDS = tuple(f.name for f in dataclasses.fields(RunSpec) if f.name not 
 
 
 @dataclass(frozen=True)
+class RunRows:
+    """The rows of one run: what stands before and behind the numbers is the same in all of them."""
+
+    head: tuple[Any, ...]
+    numbers: list[tuple[Any, ...]]
+    tail: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class ResultTable:
-    """Column names, and the rows as tuples in the same order."""
+    """Column names, and the rows run by run, or one by one as tuples in the order of the columns."""
 
     columns: tuple[str, ...]
-    rows: Iterator[tuple[Any, ...]]
+    runs: Iterator[RunRows]
+
+    @property
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        return (run.head + row + run.tail for run in self.runs for row in run.numbers)
 
 
 def read_runs(connection: sqlite3.Connection) -> list[Run]:
@@ -93,20 +107,17 @@ def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] = la
     own = own_metrics.names(connection)
     query = f"SELECT round, {', '.join(columns)} FROM metrics WHERE run = ? ORDER BY round"
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for run in runs:
-            head = tuple(text(getattr(run.spec, name)) for name in IDENTITY)
-            tail = tuple(text(_plain(getattr(run.spec, name))) for name in further)
-            found = connection.execute(query, (run.key,)).fetchall()
-            digests.check_columns(run.key, run.run_id, found, groups)
-            if not own:
-                yield from (head + row + tail for row in found)
-                continue
+    def of_run(run: Run) -> RunRows:
+        head = tuple(text(getattr(run.spec, name)) for name in IDENTITY)
+        tail = tuple(text(_plain(getattr(run.spec, name))) for name in further)
+        rows = connection.execute(query, (run.key,)).fetchall()
+        digests.check_columns(run.key, run.run_id, rows, groups)
+        if own:
             measured = own_metrics.by_round(read_own(connection, digests, run.key, run.run_id))
-            for row in found:
-                yield (*head, *row, *(measured.get(row[0], {}).get(name) for name in own), *tail)
+            rows = [(*row, *(measured.get(row[0], {}).get(name) for name in own)) for row in rows]
+        return RunRows(head, rows, tail)
 
-    return ResultTable((*COLUMNS, *columns[len(SHOWN) :], *map(text, own), *further), rows())
+    return ResultTable((*COLUMNS, *columns[len(SHOWN) :], *map(text, own), *further), map(of_run, runs))
 
 
 def _plain(value: Any) -> Any:
@@ -116,9 +127,9 @@ def _plain(value: Any) -> Any:
 def write_table(table: ResultTable, stream: TextIO, format: str) -> None:  # noqa: A002 - the flag is --format
     """The table as CSV, or as a JSON array with one object per line; JSON has no infinity, which becomes null."""
     if format == "csv":
-        writer = csv.writer(stream, lineterminator="\n")  # writes floats by repr, None as an empty cell
-        writer.writerow(table.columns)
-        writer.writerows(table.rows)
+        stream.write(_csv_lines([table.columns]))
+        for run in table.runs:
+            stream.write(_csv_of_run(run))
     elif format == "json":
         separator = "[\n"
         for row in table.rows:
@@ -128,6 +139,21 @@ def write_table(table: ResultTable, stream: TextIO, format: str) -> None:  # noq
         stream.write("[]\n" if separator == "[\n" else "\n]\n")
     else:
         raise unknown_name("format", format, FORMATS)
+
+
+def _csv_of_run(run: RunRows) -> str:
+    """Lines of numbers, which need no quotation marks, between what all of them have in common, written once."""
+    lines = _csv_lines(run.numbers)
+    head, tail = (_csv_lines([cells]).removesuffix("\n") for cells in (run.head, run.tail))
+    end = f",{tail}\n" if run.tail else "\n"
+    return f"{head}," + lines.removesuffix("\n").replace("\n", f"{end}{head},") + end if lines else ""
+
+
+def _csv_lines(rows: Iterable[tuple[Any, ...]]) -> str:
+    """Floats by their shortest exact text, nothing as an empty cell."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def read_summaries(connection: sqlite3.Connection) -> list[Summary]:

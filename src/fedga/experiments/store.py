@@ -38,7 +38,7 @@ from fedga.experiments.records import METRICS, ClientRound, Group, Partition, Ro
 from fedga.experiments.register import register_runs
 from fedga.experiments.results import ResultTable, read_runs, read_summaries, result_table, write_table
 from fedga.experiments.spec import RunSpec
-from fedga.files import leftovers
+from fedga.files import remove_leftovers
 from fedga.owner import STALE_AFTER_S, Owner
 from fedga.spreadsheet import text_cell
 
@@ -110,8 +110,8 @@ class Store:
             self._connection = open_for_writing(self.folder)
             for path in find_strays(self._checkpoints):
                 self._remove_unless_current(path)
-            for path in (*leftovers(self.folder), *leftovers(self.folder / "models")):
-                path.unlink(missing_ok=True)
+            for folder in (self.folder, self.folder / "models"):
+                remove_leftovers(folder)
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")  # an interrupt struck between two statements
         return self._connection
