@@ -34,9 +34,9 @@ def repair_results(folder: Path) -> tuple[int, int, Path | None]:
     if not path.is_file():
         raise FedGAError(f"there are no results in {str(folder)!r}: no file {FILE_NAME} to be repaired there")
     require_regular(path)
+    remove_leftovers(folder)
     if runs := _whole(folder):
         return runs, 0, None
-    remove_leftovers(folder)
     place = partial_name(folder / "repair")
     with explained(folder), _removed(place):
         with closing(open_as_it_is(path)) as old, closing(open_for_writing(place)) as new:
