@@ -17,6 +17,9 @@ from pathlib import Path
 STALE_AFTER_S = 120.0  # silence after which a process that cannot be looked at is taken for dead
 
 
+_TEXT = re.compile(r"(?P<machine>[\w-]+)\.(?P<pid>\d{1,9})\.(?P<started>\d*)", re.ASCII)
+
+
 @dataclass(frozen=True)
 class Owner:
     """A process; its text is safe in a file name."""
@@ -30,9 +33,12 @@ class Owner:
         return cls(_machine(), os.getpid(), _started(os.getpid()) or "")
 
     @classmethod
-    def parse(cls, text: str) -> Owner:
-        machine, pid, started = text.split(".")
-        return cls(machine, int(pid), started)
+    def parse(cls, text: object) -> Owner:
+        """From its text; a ``ValueError`` for anything else, as damage or a stranger may leave it."""
+        match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError("not the text of a process")
+        return cls(match["machine"], int(match["pid"]), match["started"])
 
     def __str__(self) -> str:
         return f"{self.machine}.{self.pid}.{self.started}"
@@ -52,6 +58,15 @@ class Owner:
         """Whether its work may be taken over, given the time of its last sign of life."""
         alive = self.alive()
         return time.time() - last_sign > STALE_AFTER_S if alive is None else not alive
+
+
+def is_gone(owner: object, last_sign: object) -> bool:
+    """Whether whoever holds something, by its text and the time of its last sign of life, holds it no more."""
+    try:
+        other = Owner.parse(owner)
+    except ValueError:  # a name that no process has
+        return True
+    return not isinstance(last_sign, (int, float)) or other.gone(last_sign)
 
 
 def _machine() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from fedga.errors import FedGAError
+from fedga.experiments import manifest
 from fedga.experiments.archive import DIGITS, opened, restore, unpack, write_archive
 from fedga.experiments.paper import EXPERIMENTS, Scope, asked, remember
 from fedga.experiments.spec import RunSpec
@@ -205,7 +207,8 @@ def test_looks_of_runs_that_differ_in_any_setting_are_all_kept(tmp_path: Path) -
 
 def test_an_archive_replaces_another_and_never_its_own_folder(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "archive").mkdir()
-    (tmp_path / "archive" / "binary.npz").write_bytes(b"of an older version's archive")
+    for name in ("binary.npz", "runs.parquet"):
+        (tmp_path / "archive" / name).write_bytes(b"of an older version's archive")
     (tmp_path / "archive" / "report.html").write_text("a page beside it")
     write_archive(folder, tmp_path / "archive", full=True)
     first = {path.name for path in (tmp_path / "archive" / "parts").iterdir()}
@@ -216,6 +219,55 @@ def test_an_archive_replaces_another_and_never_its_own_folder(folder: Path, tmp_
     assert (tmp_path / "archive" / "report.html").exists()
     with pytest.raises(FedGAError, match="cannot go where the results are"):
         write_archive(folder, folder)
+
+
+def test_an_archive_removes_nothing_that_is_not_its_own(folder: Path, tmp_path: Path) -> None:
+    """Of a folder that was no archive nothing, of parts only files called after their content, through links nothing."""
+    target, elsewhere = tmp_path / "archive", tmp_path / "elsewhere"
+    (target / "parts").mkdir(parents=True)
+    mine = [target / "metrics.parquet", target / "paper.jsonl", target / "parts" / "thesis-deadbeef.tex"]
+    for path in mine:
+        path.write_text("mine")
+    write_archive(folder, target)
+    write_archive(folder, target)
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+    elsewhere.mkdir()
+    (elsewhere / "photo-12345678.jpg").write_text("mine")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "parts").symlink_to(elsewhere)
+    with pytest.raises(FedGAError, match="parts is a link"):
+        write_archive(folder, tmp_path / "linked")
+    assert [path.name for path in elsewhere.iterdir()] == ["photo-12345678.jpg"]
+    with pytest.raises(FedGAError, match="lies among the models"):
+        write_archive(folder, folder / "models")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": None},
+        {"kind": "full"},
+        {"parts": {"/etc/x.json": ["runs-00000000.parquet", 1, ""]}},
+        {"parts": {"../x.json": ["runs-00000000.parquet", 1, ""]}},
+        {"parts": {"fedga.toml": ["runs-00000000.parquet", 1, ""]}},
+        {"parts": {"models/a\0.json": ["runs-00000000.parquet", 1, ""]}},
+        {"parts": {"runs.parquet": ["../runs-00000000.parquet", 1, ""]}},
+        {"parts": {"runs.parquet": ["runs-00000000.parquet", float("inf"), ""]}},
+        {"parts": {"runs.parquet": "text"}},
+        {"parts": []},
+    ],
+)
+def test_a_forged_manifest_is_refused_in_a_sentence(change: dict[str, object], folder: Path, tmp_path: Path) -> None:
+    write_archive(folder, tmp_path / "archive")
+    path = tmp_path / "archive" / "manifest.json"
+    content = {name: value for name, value in (json.loads(path.read_text()) | change).items() if value is not None}
+    content.pop("sha256")
+    path.write_text(json.dumps(content | {"sha256": manifest._digest(content)}))
+    with pytest.raises(FedGAError), opened(tmp_path / "archive"):
+        pass
+    with pytest.raises(FedGAError):
+        unpack(tmp_path / "archive", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_target_that_is_no_folder_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -> None:

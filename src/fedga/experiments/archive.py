@@ -22,6 +22,7 @@ from typing import Any
 
 from fedga.errors import FedGAError, needs_extra
 from fedga.experiments import code, own_metrics
+from fedga.experiments.checkpoints import is_checkpoint_name
 from fedga.experiments.database import (
     FILE_NAME,
     IDENTITY,
@@ -31,13 +32,13 @@ from fedga.experiments.database import (
     transaction,
     without_digests,
 )
-from fedga.experiments.digests import has_digests
+from fedga.experiments.digests import damaged, has_digests
 from fedga.experiments.manifest import PARTS, Manifest, check_parts, read_manifest, replacing
 from fedga.experiments.records import METRICS
 from fedga.experiments.store import Store
 from fedga.files import partial_name, remove_leftovers, require_regular
 from fedga.memory import require_memory
-from fedga.owner import Owner
+from fedga.owner import is_gone
 from fedga.sealed import DamagedError, is_whole
 
 DIGITS = 4
@@ -61,10 +62,13 @@ def write_archive(folder: Path, target: Path, *, full: bool = False) -> list[Pat
     """The results of ``folder`` as an archive in ``target``, in place of one that is there; returns its files."""
     if target.exists() and target.samefile(folder):
         raise FedGAError(f"the archive cannot go where the results are, {str(folder)!r}: give another folder")
+    if any(target.resolve().is_relative_to((folder / own).resolve()) for own in ("models", "checkpoints")):
+        raise FedGAError(f"{str(target)!r} lies among the models or checkpoints: give another folder for the archive")
     if (target / FILE_NAME).exists():
         raise FedGAError(f"{str(target)!r} holds results of its own: give another folder for the archive")
     _check_results(folder)
     contents = None if full else _small_contents(folder)
+    replaces_0_1 = read_manifest(target) is None and is_archive(target)
     try:
         with replacing(target, FULL if full else SMALL) as writer:
             if contents is None:
@@ -74,7 +78,7 @@ def write_archive(folder: Path, target: Path, *, full: bool = False) -> list[Pat
                     writer.add(f"{name}.parquet", _as_parquet(table))
             for name in _beside(folder):
                 writer.add(name, folder / name)
-        for name in (*(f"{table}.parquet" for table in _TABLES), *_BESIDE):  # of an archive of version 0.1
+        for name in (*(f"{table}.parquet" for table in _TABLES), *_BESIDE) if replaces_0_1 else ():
             (target / name).unlink(missing_ok=True)
         return [target / PARTS / part.file for part in writer.parts.values()]
     except OSError as error:
@@ -136,14 +140,17 @@ def _copy_results(folder: Path, copy: Path) -> list[str]:
         closing(sqlite3.connect(copy)) as other,
     ):
         claims = connection.execute("SELECT owner, heartbeat FROM groups WHERE owner NOT NULL").fetchall()
-        if any(not Owner.parse(owner).gone(heartbeat) for owner, heartbeat in claims):
+        if not all(is_gone(owner, heartbeat) for owner, heartbeat in claims):
             raise FedGAError(f"{str(folder)!r} is being trained in: stop that first, nothing is lost by it")
         connection.backup(other)
         other.execute("PRAGMA journal_mode = DELETE")
         other.execute("UPDATE groups SET owner = NULL, heartbeat = 0")
         other.execute("UPDATE runs SET status = 'pending' WHERE status = 'running'")
         other.commit()
-        return [name for (name,) in other.execute("SELECT checkpoint FROM groups WHERE checkpoint NOT NULL")]
+        names = [name for (name,) in other.execute("SELECT checkpoint FROM groups WHERE checkpoint NOT NULL")]
+        if not all(map(is_checkpoint_name, names)):
+            raise damaged(folder / FILE_NAME, "the name of a checkpoint")
+        return names
 
 
 def _read(connection: sqlite3.Connection, table: str) -> Any:
@@ -211,7 +218,7 @@ def restore(archive: Path, folder: Path, notice: Callable[[str], None] = lambda 
     else:
         check_parts(archive, manifest)
         places = {name: archive / PARTS / part.file for name, part in manifest.parts.items()}
-    if manifest is not None and manifest.kind == FULL:
+    if manifest is not None and manifest.kind == FULL and FILE_NAME in places:
         shutil.copyfile(places[FILE_NAME], folder / FILE_NAME)
     else:
         _restore_tables(archive, places, folder)

@@ -41,6 +41,11 @@ def write_checkpoint(
     return final
 
 
+def is_checkpoint_name(name: object) -> bool:
+    """Whether `write_checkpoint` may have called a file so: what stands in a results file must not lead elsewhere."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and not name.startswith("tmp-")
+
+
 def find_strays(folder: Path) -> list[Path]:
     """Files here whose writer is gone: each is the group's current checkpoint, or of no use to anyone.
 

@@ -26,7 +26,9 @@ FILE_NAME, PARTS = "manifest.json", "parts"
 FORMAT = "fedga-archive-2"
 _BLOCK = 1 << 20
 _MOST_BYTES = 64 << 20  # of a manifest
-_PART = re.compile(r"[^/]+-[0-9a-f]{8}(\.[a-z]+)?")
+# What a part may be called, and the file it is in: letters that every file system takes, and no way out of the folder.
+_NAMED = re.compile(r"((checkpoints|models)/)?[\w=+. -]+\.(parquet|jsonl|npz|sqlite|safetensors|json)")
+_PART = re.compile(r"[\w=+. -]+-(?P<digest>[0-9a-f]{8})\.[a-z]+")
 
 
 @dataclass(frozen=True)
@@ -71,20 +73,15 @@ def read_manifest(folder: Path) -> Manifest | None:
         whole = _digest(content) == digest
         if whole and content["format"] != FORMAT:
             raise FedGAError(f"{path} is of format {quoted(content['format'])}: read it with a newer fedga")
+        kind = str(content["kind"])
         parts = {name: Part(str(file), int(size), str(sha)) for name, (file, size, sha) in content["parts"].items()}
     except FedGAError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         whole = False
-    if not whole or not all(_is_inside(name) and _PART.fullmatch(part.file) for name, part in parts.items()):
+    if not whole or not all(_NAMED.fullmatch(name) and _PART.fullmatch(part.file) for name, part in parts.items()):
         raise DamagedError(f"{path} is damaged, or is not the manifest of an archive: bring a whole copy")
-    return Manifest(str(content["kind"]), parts)
-
-
-def _is_inside(name: str) -> bool:
-    """Whether a name stays in the folder it is put into."""
-    path = PurePosixPath(name)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+    return Manifest(kind, parts)
 
 
 def check_parts(folder: Path, manifest: Manifest) -> None:
@@ -123,6 +120,10 @@ class Writer:
 
     def add(self, name: str, content: bytes | Path) -> None:
         """A part from bytes, or copied from a file."""
+        if not _NAMED.fullmatch(name):
+            raise FedGAError(
+                f"{quoted(name)} is no name of ours, and an archive holds no other files: move it elsewhere"
+            )
         partial = partial_name(self.folder / PurePosixPath(name).name)
         try:
             with partial.open("xb") as file:
@@ -161,6 +162,8 @@ def _blocks(content: bytes | Path) -> Iterator[bytes]:
 def replacing(folder: Path, kind: str) -> Iterator[Writer]:
     """Write a new set into a folder: it takes the place of the one there at the end of the block, or not at all."""
     (folder / PARTS).mkdir(parents=True, exist_ok=True)
+    if (folder / PARTS).is_symlink():
+        raise FedGAError(f"{folder / PARTS} is a link, where a folder of its own is expected: remove it")
     writer = Writer(folder)
     try:
         yield writer
@@ -176,6 +179,14 @@ def replacing(folder: Path, kind: str) -> Iterator[Writer]:
     _remove_older(folder, manifest)
 
 
+def _is_part(path: Path) -> bool:
+    """Whether a file is called after its own content, as parts are, and not by accident."""
+    match = _PART.fullmatch(path.name)
+    if match is None or path.is_symlink() or not path.is_file():
+        return False
+    return _hashed(path, path.stat().st_size)[1].startswith(match["digest"])
+
+
 def _counts(folder: Path, parts: Mapping[str, Part]) -> bool:
     try:
         manifest = read_manifest(folder)
@@ -188,7 +199,7 @@ def _remove_older(folder: Path, manifest: Manifest) -> None:
     """Parts that no longer count: of the set that was replaced, or of a writer that was killed before its end."""
     counts = {part.file for part in manifest.parts.values()}
     for path in (folder / PARTS).iterdir():
-        if _PART.fullmatch(path.name) and path.name not in counts:
+        if path.name not in counts and _is_part(path):
             path.unlink(missing_ok=True)
     for place in (folder, folder / PARTS):
         remove_leftovers(place)

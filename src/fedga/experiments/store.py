@@ -20,8 +20,15 @@ from typing import Any, TextIO
 
 from fedga.errors import FedGAError, quoted
 from fedga.experiments import own_metrics
-from fedga.experiments.checkpoints import find_strays, write_checkpoint
-from fedga.experiments.database import FILE_NAME, explained, open_for_reading, open_for_writing, transaction
+from fedga.experiments.checkpoints import find_strays, is_checkpoint_name, write_checkpoint
+from fedga.experiments.database import (
+    FILE_NAME,
+    check_structure,
+    explained,
+    open_for_reading,
+    open_for_writing,
+    transaction,
+)
 from fedga.experiments.digests import (
     Digests,
     Sealer,
@@ -39,10 +46,13 @@ from fedga.experiments.register import register_runs
 from fedga.experiments.results import ResultTable, read_runs, read_summaries, result_table, write_table
 from fedga.experiments.spec import RunSpec
 from fedga.files import remove_leftovers
-from fedga.owner import STALE_AFTER_S, Owner
+from fedga.owner import STALE_AFTER_S, Owner, is_gone
 from fedga.spreadsheet import text_cell
 
 __all__ = ["ClientRound", "Group", "Partition", "ResultTable", "RoundMetrics", "Run", "Store", "Summary"]
+
+
+_LOST = "lost"  # no checkpoint has this name: its runs start again
 
 
 class Store:
@@ -66,6 +76,7 @@ class Store:
         self.owner = Owner.this_process()
         self._lock = threading.RLock()  # the heartbeat thread uses the same connection
         self._connection: sqlite3.Connection | None = None
+        self._inode = 0  # of the file that is open
         self._held: set[int] = set()
         self._sealer = Sealer()
         self._heard: dict[int, tuple[tuple[str, float], float]] = {}  # last signs of others, and since when
@@ -100,6 +111,11 @@ class Store:
             connection = self._opened()
             try:
                 with transaction(connection):
+                    if self._file_number() != self._inode:
+                        raise FedGAError(
+                            f"{str(self.folder / FILE_NAME)!r} was replaced or removed meanwhile: give the same "
+                            "command again, it continues with what is there now"
+                        )
                     yield connection
             except BaseException:
                 self._sealer.forget()
@@ -108,6 +124,7 @@ class Store:
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = open_for_writing(self.folder)
+            self._inode = self._file_number()
             for path in find_strays(self._checkpoints):
                 self._remove_unless_current(path)
             for folder in (self.folder, self.folder / "models"):
@@ -115,6 +132,12 @@ class Store:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")  # an interrupt struck between two statements
         return self._connection
+
+    def _file_number(self) -> int:
+        try:
+            return (self.folder / FILE_NAME).stat().st_ino
+        except FileNotFoundError:
+            return -1
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -142,8 +165,9 @@ class Store:
             return read_runs(connection)
 
     def check(self) -> None:
-        """Compare everything in the results file with its digests; the first thing that is damaged is an error."""
+        """Look through all of the results file, and compare it with its digests; what is damaged first is an error."""
         with self._reading() as connection:
+            check_structure(self.folder, connection)
             digests = Digests(connection)
             for run in read_runs(connection):
                 read_metrics(connection, digests, run.key, run.run_id)
@@ -195,11 +219,12 @@ class Store:
 
     def _group(self, connection: sqlite3.Connection, group_id: int) -> Group:
         row = connection.execute("SELECT round, checkpoint FROM groups WHERE id = ?", (group_id,)).fetchone()
-        if row is None:
-            raise KeyError(f"there is no group {group_id}")
+        if row is None or not isinstance(row[0], int):
+            raise damaged(self.folder / FILE_NAME, f"the entry of group {group_id}")
+        name = row[1] if row[1] is None or is_checkpoint_name(row[1]) else _LOST
         query = "SELECT run_id FROM runs WHERE group_id = ? ORDER BY lane"
         members = tuple(run_id for (run_id,) in connection.execute(query, (group_id,)))
-        return Group(group_id, members, row[0], self._checkpoints / row[1] if row[1] else None)
+        return Group(group_id, members, row[0], self._checkpoints / name if name else None)
 
     def unfinished(self, group_id: int) -> list[str]:
         """The runs of a group that have not ended, in the order of their lanes."""
@@ -228,24 +253,20 @@ class Store:
         self._held.add(group_id)
         return True
 
-    def _is_gone(self, group_id: int, owner: str, heartbeat: object) -> bool:
+    def _is_gone(self, group_id: int, owner: str, heartbeat: float) -> bool:
         """Whether the process that has a group works no more.
 
         Where it cannot be looked at, its signs of life tell. A sign in the future, as a clock leaves it that was set
         back, tells nothing by itself; but who lives gives another one while we watch.
         """
-        try:
-            other = Owner.parse(owner)
-        except ValueError:  # damaged, and no name that a process would have
-            return True
-        if not isinstance(heartbeat, float) or other.gone(heartbeat):
+        if is_gone(owner, heartbeat):
             return True
         now = time.monotonic()
         sign, since = self._heard.get(group_id, (("", 0.0), now))
         if sign != (owner, heartbeat):
             since = now
         self._heard[group_id] = (owner, heartbeat), since
-        return other.alive() is None and now - since > STALE_AFTER_S
+        return Owner.parse(owner).alive() is None and now - since > STALE_AFTER_S
 
     def beat(self, group_id: int) -> None:
         """A sign of life for processes on other machines; from any thread, at least every two minutes."""
@@ -343,7 +364,7 @@ class Store:
                 if written is not None:
                     self._remove_unless_current(written)
                 raise
-            if old is not None:
+            if old is not None and is_checkpoint_name(old):
                 (self._checkpoints / old).unlink(missing_ok=True)
 
     def _enter(
