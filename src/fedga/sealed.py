@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from fedga.errors import FedGAError
 from fedga.files import open_regular
+from fedga.memory import require_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,6 +89,7 @@ def is_whole(path: Path) -> bool:
 def _verified(path: Path) -> dict[str, str]:
     """The metadata of a file whose digest, if it has one, is that of its content."""
     with open_regular(path) as file:
+        require_memory(os.fstat(file.fileno()).st_size, str(path), "is it a model or checkpoint at all?")
         length, header = _header(path, file)
         metadata = _metadata(path, header)
         digest = metadata.get(DIGEST)

@@ -190,7 +190,7 @@ def test_bad_settings_file(text: bytes, said: str) -> None:
 
 def test_settings_file_that_is_not_there() -> None:
     assert "the file of --config does not exist: nowhere.toml" in refused("run --config nowhere.toml")
-    assert "cannot be read" in refused("run --config .")
+    assert ". is a folder, where a plain file is expected" in refused("run --config .")
 
 
 # Data

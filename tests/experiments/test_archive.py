@@ -222,7 +222,7 @@ def test_an_archive_replaces_another_and_never_its_own_folder(folder: Path, tmp_
 
 
 def test_an_archive_removes_nothing_that_is_not_its_own(folder: Path, tmp_path: Path) -> None:
-    """Of a folder that was no archive nothing, of parts only files called after their content, through links nothing."""
+    """Nothing of a folder that was no archive; of parts only files called after their content; nothing by links."""
     target, elsewhere = tmp_path / "archive", tmp_path / "elsewhere"
     (target / "parts").mkdir(parents=True)
     mine = [target / "metrics.parquet", target / "paper.jsonl", target / "parts" / "thesis-deadbeef.tex"]

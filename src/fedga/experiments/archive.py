@@ -54,6 +54,7 @@ _TABLES: dict[str, tuple[str, ...]] = {
     "own_code": ("part", "digest", "origin"),
 }
 _MEASURED = (*METRICS, "value")
+_FEWER_RUNS = "bring an archive of fewer runs"
 _BYTES_PER_CELL = 150  # of a Parquet file's value as a Python object on its way into the database
 _NOT_DIGESTED = "{} is without digests, as fedga 0.1 wrote it: whether it is damaged cannot be told"
 
@@ -218,7 +219,11 @@ def restore(archive: Path, folder: Path, notice: Callable[[str], None] = lambda 
     else:
         check_parts(archive, manifest)
         places = {name: archive / PARTS / part.file for name, part in manifest.parts.items()}
-    if manifest is not None and manifest.kind == FULL and FILE_NAME in places:
+    if manifest is not None and manifest.kind == FULL:
+        if FILE_NAME not in places:
+            raise DamagedError(
+                f"the archive {str(archive)!r} is incomplete (it has no {FILE_NAME}): bring a whole copy"
+            )
         shutil.copyfile(places[FILE_NAME], folder / FILE_NAME)
     else:
         _restore_tables(archive, places, folder)
@@ -292,13 +297,29 @@ def _load(parquet: Any, path: Path) -> Any:
         require_regular(path, links=False)
         with parquet.ParquetFile(path) as file:
             cells = file.metadata.num_rows * max(1, file.metadata.num_columns)
-            require_memory(cells * _BYTES_PER_CELL, str(path), "bring an archive of fewer runs")
-            return file.read()
+            require_memory(cells * _BYTES_PER_CELL, str(path), _FEWER_RUNS)
+            texts = [field.name for field in file.schema_arrow if str(field.type) in ("string", "binary")]
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:  # one long text may stand for many rows
+            return _unfolded(path, file.read())
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
         if isinstance(error, FedGAError):
             raise
         reason = " ".join(str(error).split())[:160]
         raise FedGAError(f"{path} is damaged or is not an archive's file ({reason}): bring a whole copy") from None
+
+
+def _unfolded(path: Path, table: Any) -> Any:
+    """The table with its texts in every row, once it is sure that they fit."""
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    for at, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            lengths = [compute.max(compute.binary_length(chunk.dictionary)).as_py() or 0 for chunk in column.chunks]
+            sizes = (length * len(chunk) for length, chunk in zip(lengths, column.chunks, strict=True))
+            require_memory(sum(sizes), str(path), _FEWER_RUNS)
+            table = table.set_column(at, table.column_names[at], column.cast(column.type.value_type))
+    return table
 
 
 def _insert(connection: sqlite3.Connection, table: str, path: Path, content: Any) -> None:

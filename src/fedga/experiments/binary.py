@@ -200,7 +200,12 @@ def read_binary_runs(folder: Path) -> list[BinaryRuns]:
 
 
 def _unpacked(arrays: Mapping[str, np.ndarray], number: int) -> BinaryRuns:
-    dataset, positive, negative, loss, (n_0, n_1), seeds = json.loads(str(arrays[f"run_{number}"]))
-    missed, false_alarm = arrays[f"errors_{number}"].astype(np.float64)
-    epochs = arrays[f"epochs_{number}"]
-    return BinaryRuns(dataset, positive, negative, loss, (n_0, n_1), tuple(seeds), epochs, missed, false_alarm)
+    *texts, (n_0, n_1), seeds = json.loads(str(arrays[f"run_{number}"]))
+    errors, epochs = arrays[f"errors_{number}"].astype(np.float64), arrays[f"epochs_{number}"]
+    if len(texts) != 4 or not all(isinstance(text, str) for text in texts):
+        raise ValueError("a run is described in other words than these runs are")
+    if not all(isinstance(count, int) and count > 0 for count in (n_0, n_1)) or epochs.dtype.kind != "i":
+        raise ValueError("counts or epochs are no whole numbers")
+    if not len(epochs) or errors.shape != (2, len(seeds), len(epochs)) or not np.isfinite(errors).all():
+        raise ValueError("errors do not fit seeds and epochs")
+    return BinaryRuns(*texts, (n_0, n_1), tuple(map(int, seeds)), epochs, *errors)

@@ -170,8 +170,10 @@ def explained(folder: Path, reading: bool = False) -> Iterator[None]:
     except FedGAError:
         raise
     except Exception as error:
+        if _is_damage(error):
+            raise digests.damaged(folder / FILE_NAME, " ".join(str(error).split())[:160]) from error
         sentence = explain(folder, error, reading)
-        if sentence is None or (reading and not isinstance(error, (sqlite3.Error, UnicodeDecodeError))):
+        if sentence is None or (reading and not isinstance(error, sqlite3.Error)):
             raise
         raise FedGAError(sentence) from error
 
@@ -198,8 +200,6 @@ def explain(folder: Path, error: Exception, reading: bool = False) -> str | None
         return f"the output folder {name!r} is not writable: change its permissions or give another --out"
     if isinstance(error, sqlite3.DatabaseError) and ("not a database" in text or "encrypted" in text):
         return f"{str(folder / FILE_NAME)!r} is damaged or is not a results file ({text}): give another --out"
-    if isinstance(error, UnicodeDecodeError) or (isinstance(error, sqlite3.Error) and _tells_damage(text)):
-        return str(digests.damaged(folder / FILE_NAME, " ".join(text.split())[:160]))
     if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "busy" in text):
         return f"another process has kept {str(folder / FILE_NAME)!r} locked for {BUSY_S:g} s: try again later"
     if isinstance(error, (sqlite3.OperationalError, OSError)):
@@ -220,8 +220,11 @@ def _out_of_descriptors(error: Exception) -> bool:
     return False
 
 
-def _tells_damage(text: str) -> bool:
+def _is_damage(error: Exception) -> bool:
     """Whether SQLite says that the file is not as it wrote it; a schema of ours has all its tables and columns."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    text = str(error) if isinstance(error, sqlite3.Error) else ""
     signs = (
         "malformed",
         "corrupt",
@@ -271,6 +274,8 @@ def _refuse_foreign(folder: Path, connection: sqlite3.Connection) -> None:
             "upgrade fedga or give another --out"
         )
     _refuse_other_schema(folder, connection)
+    if digests.has_digests(connection) != (version > 1):
+        raise digests.damaged(folder / FILE_NAME, f"its format is {version}, which does not fit its digests")
 
 
 def _refuse_other_schema(folder: Path, connection: sqlite3.Connection) -> None:

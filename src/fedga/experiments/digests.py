@@ -57,7 +57,7 @@ def make_table(connection: sqlite3.Connection) -> None:
 
 def has_digests(connection: sqlite3.Connection) -> bool:
     """Whether the file keeps digests; one of version 0.1 does not."""
-    return connection.execute("PRAGMA user_version").fetchone()[0] > 1
+    return has_table(connection, "digests")
 
 
 class Digests:
@@ -114,8 +114,6 @@ class Digests:
 
     def check_columns(self, run: int, run_id: str, rows: Sequence[Row], groups: Mapping[str, Sequence[str]]) -> None:
         """The rows of one run where they were read in part: the round, then the columns of these groups."""
-        if self._known is None:
-            return
         try:
             table = as_table(rows, 1 + sum(map(len, groups.values())))
         except (ValueError, TypeError):

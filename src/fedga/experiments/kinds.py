@@ -6,6 +6,7 @@ takes the text of a flag. Both are told ``where`` the value stands, so that the 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,6 +54,9 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey them
+
+
 @dataclass(frozen=True)
 class Text:
     """A name that others check (a data set, a model, a column), or a path."""
@@ -70,7 +74,7 @@ class Text:
             raise wrong_value(where, str(self), value)
         if not value.strip() and not self.empty:
             raise FedGAError(f"{where} is empty: give a name")
-        if "\0" in value or not _is_unicode(value):
+        if _CONTROL.search(value) or not _is_unicode(value):
             raise FedGAError(f"{where} {shown_value(value)} is not text that can be stored: give it another name")
         return value.strip()
 

@@ -121,9 +121,7 @@ class Writer:
     def add(self, name: str, content: bytes | Path) -> None:
         """A part from bytes, or copied from a file."""
         if not _NAMED.fullmatch(name):
-            raise FedGAError(
-                f"{quoted(name)} is no name of ours, and an archive holds no other files: move it elsewhere"
-            )
+            raise FedGAError(f"{quoted(name)} is no name of ours, and an archive holds no others: move it elsewhere")
         partial = partial_name(self.folder / PurePosixPath(name).name)
         try:
             with partial.open("xb") as file:

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fedga.errors import quoted
 from fedga.experiments.records import RoundMetrics
 
 _TABLE = """
@@ -38,7 +39,10 @@ def names(connection: sqlite3.Connection) -> tuple[str, ...]:
     """All that were ever measured in this folder, those of averaged models last."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'own_metrics'").fetchone() is None:
         return ()
-    found = [str(name) for (name,) in connection.execute("SELECT DISTINCT name FROM own_metrics")]  # checked with rows
+    found = [
+        quoted(name)[1:-1]  # whoever made the file; what is not a name at all is refused with its row
+        for (name,) in connection.execute("SELECT DISTINCT name FROM own_metrics")
+    ]
     return tuple(sorted(found, key=lambda name: (name.startswith("averaged_"), name)))
 
 

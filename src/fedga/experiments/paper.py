@@ -33,6 +33,7 @@ SCALES = ("quick", "full")
 BEYOND = "beyond the paper"
 FILE_NAME = "paper.jsonl"
 _DIGEST = "sha256"
+_MOST_VALUES = 1000  # in one list of a note
 
 _QUICK_DATASET = "digits"
 _QUICK_SEEDS = {_QUICK_DATASET: (0, 1, 2)}
@@ -358,4 +359,6 @@ def _digest(values: Mapping[str, Any]) -> str:
 
 def _scope(values: Mapping[str, Any]) -> Scope:
     lists = {key: tuple(values[key]) for key in ("datasets", "alphas", "seeds", "algorithms")}
+    if max(map(len, lists.values())) > _MOST_VALUES:
+        raise ValueError(f"a line lists more than {_MOST_VALUES:,} values")
     return Scope(str(values["scale"]), **lists)

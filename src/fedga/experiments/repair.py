@@ -11,18 +11,13 @@ from typing import Any
 
 from fedga.errors import FedGAError
 from fedga.experiments import code, own_metrics
-from fedga.experiments.database import (
-    FILE_NAME,
-    check_structure,
-    explained,
-    open_as_it_is,
-    open_for_writing,
-    transaction,
-)
+from fedga.experiments.database import FILE_NAME, explained, open_as_it_is, open_for_writing, transaction
 from fedga.experiments.digests import RUN_ROW, Digests, read_looks, read_metrics, read_own, seal_everything
 from fedga.experiments.records import METRICS
 from fedga.experiments.store import Store
 from fedga.files import partial_name, remove_leftovers, require_regular
+from fedga.owner import is_gone
+from fedga.sealed import DamagedError
 
 Row = Sequence[Any]
 _UNREADABLE = (sqlite3.Error, FedGAError, ValueError, TypeError, OverflowError)  # what damage may raise
@@ -35,11 +30,12 @@ def repair_results(folder: Path) -> tuple[int, int, Path | None]:
         raise FedGAError(f"there are no results in {str(folder)!r}: no file {FILE_NAME} to be repaired there")
     require_regular(path)
     remove_leftovers(folder)
-    if runs := _whole(folder):
+    if (runs := _whole(folder)) is not None:
         return runs, 0, None
     place = partial_name(folder / "repair")
     with explained(folder), _removed(place):
         with closing(open_as_it_is(path)) as old, closing(open_for_writing(place)) as new:
+            _refuse_while_trained(folder, old)
             kept, lost = _copy_whole(old, new)
             new.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
         aside = _free_name(path)
@@ -59,14 +55,22 @@ def _removed(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _whole(folder: Path) -> int:
-    """How many runs there are, if nothing is damaged; else 0."""
-    with suppress(*_UNREADABLE), Store(folder) as store:
-        store.check()
-        with closing(open_as_it_is(folder / FILE_NAME)) as connection:
-            check_structure(folder, connection)
-        return len(store.runs())
-    return 0
+def _whole(folder: Path) -> int | None:
+    """How many runs there are, if nothing is damaged. What is no results file of ours is refused, not repaired."""
+    try:
+        with Store(folder) as store:
+            store.check()
+            return len(store.runs())
+    except DamagedError:
+        return None
+
+
+def _refuse_while_trained(folder: Path, old: sqlite3.Connection) -> None:
+    claims: list[Row] = []
+    with suppress(sqlite3.Error):
+        claims = old.execute("SELECT owner, heartbeat FROM groups WHERE owner NOT NULL").fetchall()
+    if not all(is_gone(owner, heartbeat) for owner, heartbeat in claims):
+        raise FedGAError(f"{str(folder)!r} is being trained in: stop that first, nothing is lost by it")
 
 
 def _free_name(path: Path) -> Path:

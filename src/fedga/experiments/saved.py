@@ -226,7 +226,9 @@ def _network(
             f"{path} has no weights {', '.join(lost[:3])}, which model {name} needs: give an intact copy, or the "
             "code that the model was trained with"
         )
-    if bad := [each for each, tensor in weights.items() if not tensor.isfinite().all()]:
+    if any(each in initial and initial[each].dtype != tensor.dtype for each, tensor in weights.items()):
+        raise FedGAError(f"the weights in {path} are of other types than those of model {name}: give an intact copy")
+    if bad := [each for each, tensor in weights.items() if each in initial and not tensor.isfinite().all()]:
         raise FedGAError(
             f"the weights {quoted(bad[0])} in {path} are not finite numbers, so that whatever it says means nothing: "
             "give an intact copy, or train it with a smaller --lr"
@@ -236,6 +238,10 @@ def _network(
     except RuntimeError as error:
         raise FedGAError(f"the weights in {path} do not fit model {name}: has its code changed since?") from error
     return model
+
+
+def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
 
 
 def _check_sizes(path: Path, name: str, description: _Description, weights: Mapping[str, Tensor]) -> None:
@@ -252,8 +258,8 @@ def _check_sizes(path: Path, name: str, description: _Description, weights: Mapp
             f"{path} describes samples of shape {quoted(description.input_shape)}, for which there is no model {name}: "
             "give an intact copy"
         ) from error
-    for each, tensor in shapes.state_dict().items():
-        if each in weights and weights[each].shape != tensor.shape:
-            raise FedGAError(f"the weights in {path} do not fit model {name}: give an intact copy")
+    known = shapes.state_dict()
+    if any(each not in known or _kind(known[each]) != _kind(tensor) for each, tensor in weights.items()):
+        raise FedGAError(f"the weights in {path} do not fit model {name}: give an intact copy")
     if lost := [each for each in trained_parameters(shapes) if each not in weights]:
         raise FedGAError(f"{path} has no weights {', '.join(lost[:3])}, which model {name} needs: give an intact copy")

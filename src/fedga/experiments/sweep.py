@@ -25,7 +25,7 @@ from fedga.models import MODELS
 from fedga.sealed import DamagedError, is_whole, seal, unseal
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine
-from fedga.simulation.lanes import Lane, LaneStack, LaneState, in_engine_order, stacking_key
+from fedga.simulation.lanes import Lane, LaneStack, LaneState, first_state, in_engine_order, stacking_key
 from fedga.simulation.memory import Appetite
 from fedga.simulation.metrics import ClientRecord
 from fedga.simulation.profile import DATA, NO_PROFILE, STORE, Profile
@@ -232,11 +232,15 @@ class _GroupRun:
         self.group, self.store, self.preparation, self.observer = group, store, preparation, observer
         self.profile = profile
         self.commit_every_s = COMMIT_EVERY_S if way.commit_every_s is None else way.commit_every_s
-        with profile.span(STORE):
-            states = self._last_states(group)
-        run_ids = list(states) or store.unfinished(group.id)
+        run_ids = store.unfinished(group.id)
         with profile.span(DATA):
             lanes = [preparation.lane(specs[run_id]) for run_id in run_ids]
+        with profile.span(STORE):
+            states = self._last_states(group, lanes, way)
+        if states:  # in the order in which they were stacked
+            lanes = [next(lane for lane in lanes if lane.spec.run_id == run_id) for run_id in states]
+            run_ids = list(states)
+        with profile.span(DATA):
             dataset = lanes[0].federation.dataset
             if id(dataset) not in data:
                 data[id(dataset)] = DeviceData(dataset, device)
@@ -249,15 +253,16 @@ class _GroupRun:
         )
         self.unsaved = _Unsaved()
 
-    def _last_states(self, group: Group) -> dict[str, LaneState]:
+    def _last_states(self, group: Group, lanes: Sequence[Lane], way: Way) -> dict[str, LaneState]:
         """The states to go on from; none where the runs begin, or begin again since their checkpoint is lost."""
         if group.checkpoint is None:
             return {}
         try:
-            return read_checkpoint(group.checkpoint, group.round)
+            states = read_checkpoint(group.checkpoint, group.round)
+            _check_states(group.checkpoint, states, lanes, with_clients=way.trainer is Engine)
+            return states
         except DamagedError as error:
-            count = len(self.store.unfinished(group.id))
-            again = "the run that needs it starts" if count == 1 else f"the {count} runs that need it start"
+            again = "the run that needs it starts" if len(lanes) == 1 else f"the {len(lanes)} runs that need it start"
             self.observer.noticed(f"{error}: {again} again from round 1, and all others are as they were")
             return {}
 
@@ -379,6 +384,21 @@ def read_checkpoint(path: Path, round: int | None = None) -> dict[str, LaneState
             raise DamagedError(f"the checkpoint {path} is of other rounds or runs")
         states[run_id][name] = tensor
     return dict(states)
+
+
+def _check_states(path: Path, states: Mapping[str, LaneState], lanes: Sequence[Lane], *, with_clients: bool) -> None:
+    """Refuse states that are not those of these runs: a whole file may be another one, or somebody's own."""
+    if states.keys() != {lane.spec.run_id for lane in lanes}:
+        raise DamagedError(f"the checkpoint {path} is of other runs")
+    model = StackedModel(lanes[0].model)
+    for lane in lanes:
+        state = states[lane.spec.run_id]
+        for name, expected in first_state(lane, model).items():
+            if name.startswith("client.") and not with_clients:
+                continue
+            found = state.get(name)
+            if found is None or (found.shape, found.dtype) != (expected.shape, expected.dtype):
+                raise DamagedError(f"the checkpoint {path} does not fit the runs ({name})")
 
 
 def _arrays(records: Sequence[ClientRecord]) -> dict[str, np.ndarray]:

@@ -80,7 +80,7 @@ class LaneStack:
     ) -> None:
         self.lanes, self.device, self.dtype = list(lanes), data.device, model.dtype
         if states is None:
-            states = [_first_state(lane, model) for lane in lanes]
+            states = [first_state(lane, model) for lane in lanes]
         everyone = list(range(len(lanes)))
         self.params, self.buffers = self._stack(states, "params", everyone), self._stack(states, "buffers", everyone)
         self.averaging = [lane for lane in everyone if lanes[lane].spec.server_average]
@@ -167,7 +167,7 @@ def server_state(lane: Lane, model: StackedModel) -> LaneState:
     return state
 
 
-def _first_state(lane: Lane, model: StackedModel) -> LaneState:
+def first_state(lane: Lane, model: StackedModel) -> LaneState:
     """What a lane has before its first round, its clients included."""
     state, num_clients = dict(server_state(lane, model)), lane.federation.num_clients
     for name, value in lane.algorithm.client_state(state["params"]).items():
