@@ -14,7 +14,9 @@ from fedga.experiments.kinds import Switch
 from fedga.experiments.spec import PARTITIONS, READ_ALPHA, SETTINGS, RunSpec, parse_algorithm
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
-names = st.text(st.characters(codec="utf-8", exclude_characters=":,=\0"), min_size=1).filter(lambda t: t.strip())
+names = st.text(
+    st.characters(codec="utf-8", exclude_characters=":,=", exclude_categories=["Cc", "Cs"]), min_size=1
+).filter(lambda t: t.strip())
 
 
 @st.composite

@@ -15,6 +15,7 @@ from fedga import owner
 from fedga.errors import FedGAError
 from fedga.experiments import database
 from fedga.experiments import store as store_module
+from fedga.experiments.archive import write_archive
 from fedga.experiments.grid import build_sweep
 from fedga.experiments.repair import repair_results
 from fedga.experiments.spec import RunSpec
@@ -640,3 +641,92 @@ def test_a_file_of_version_0_1_is_read_and_gets_digests_when_it_is_written(tmp_p
     connection.close()
     with pytest.raises(FedGAError, match="a look at the clients of run"):
         contents(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../victim", "/tmp/victim", "lost", "", ".", b"blob", "x" * 6000, "a\0b"])
+def test_a_checkpoint_leads_nowhere_else(name: object, tmp_path: Path, spec: Specs) -> None:
+    """What stands in a results file of somebody else neither opens nor removes a file."""
+    folder = filled(tmp_path / "a" / "results", spec)
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    with sqlite3.connect(folder / "results.sqlite") as connection:
+        connection.execute("UPDATE groups SET checkpoint = ?", (str(victim) if name == "/tmp/victim" else name,))
+    connection.close()
+    with Store(folder) as store:
+        [group] = store.pending_groups()
+        assert group.checkpoint is None or group.checkpoint == folder / "checkpoints" / "lost"
+        store.claim(group.id)
+        unfinished = spec(seed=2).run_id
+        store.commit(group.id, 6, [RoundMetrics(unfinished, 6, accuracy=0.5)], checkpoint=save("next"))
+        store.commit(group.id, 7, [RoundMetrics(unfinished, 7, accuracy=0.5)], finished={unfinished: "done"})
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("owner", ["x", "a.b.c", b"blob", "host-1.99999999999999999999999.5", 7])
+@pytest.mark.parametrize("heartbeat", [0.0, "text", None])
+def test_whatever_a_claim_says_it_ends(owner: object, heartbeat: object, tmp_path: Path, spec: Specs) -> None:
+    folder = filled(tmp_path / "results", spec)
+    with sqlite3.connect(folder / "results.sqlite") as connection:
+        connection.execute("UPDATE groups SET owner = ?, heartbeat = coalesce(?, 0)", (owner, heartbeat))
+    connection.close()
+    write_archive(folder, tmp_path / "archive")
+    with Store(folder) as store:
+        [group] = store.pending_groups()
+        assert store.claim(group.id)
+
+
+def test_a_run_whose_group_is_gone_is_told(tmp_path: Path, spec: Specs) -> None:
+    folder = filled(tmp_path / "results", spec)
+    with sqlite3.connect(folder / "results.sqlite") as connection:
+        connection.execute("DELETE FROM groups")
+    connection.close()
+    with Store(folder) as store, pytest.raises(FedGAError, match=r"is damaged .the entry of group 3."):
+        store.pending_groups()
+
+
+def test_a_repair_keeps_its_hands_off_what_is_not_damaged(tmp_path: Path, spec: Specs) -> None:
+    folder = filled(tmp_path / "results", spec)
+
+    def execute(statement: str) -> None:
+        with sqlite3.connect(folder / "results.sqlite") as connection:
+            connection.execute(statement)
+        connection.close()
+
+    def refused(words: str) -> None:
+        before = (folder / "results.sqlite").read_bytes()
+        with pytest.raises(FedGAError, match=words):
+            repair_results(folder)
+        assert (folder / "results.sqlite").read_bytes() == before
+
+    execute("PRAGMA user_version = 3")
+    refused("written by a newer fedga")
+    execute("PRAGMA user_version = 2")
+    execute("PRAGMA application_id = 7")
+    refused("of another program")
+    execute(f"PRAGMA application_id = {0x66646761}")
+    execute("UPDATE metrics SET accuracy = 0.75 WHERE run = 2 AND round = 2")
+    execute(f"UPDATE groups SET owner = '{Owner.this_process()}', heartbeat = 1e18 WHERE id = 3")
+    refused("is being trained in")
+    execute("UPDATE groups SET owner = NULL")
+    assert repair_results(folder)[:2] == (2, 1)
+
+
+def test_a_file_that_was_replaced_is_not_written_to(tmp_path: Path, spec: Specs) -> None:
+    """As by a repair, or by whoever removes the folder and begins anew: the rows would be lost."""
+    folder = filled(tmp_path / "results", spec)
+    with Store(folder) as store:
+        [group] = store.pending_groups()
+        store.claim(group.id)
+        (folder / "results.sqlite").replace(folder / "aside")
+        (folder / "results.sqlite").write_bytes((folder / "aside").read_bytes())
+        with pytest.raises(FedGAError, match="was replaced or removed meanwhile"):
+            store.commit(group.id, 6, [RoundMetrics(spec(seed=2).run_id, 6, accuracy=0.5)])
+
+
+def test_a_format_that_does_not_fit_its_digests_is_damage(tmp_path: Path, spec: Specs) -> None:
+    folder = filled(tmp_path, spec)
+    with sqlite3.connect(folder / "results.sqlite") as connection:
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with pytest.raises(FedGAError, match="which does not fit its digests"):
+        contents(folder)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedga.errors import FedGAError
 from fedga.experiments import sweep
@@ -15,6 +16,7 @@ from fedga.experiments.prepare import Preparation
 from fedga.experiments.spec import RunSpec
 from fedga.experiments.store import Store
 from fedga.experiments.sweep import Interrupted, Observer, read_checkpoint, run_sweep, write_checkpoint
+from fedga.sealed import seal, unseal
 from fedga.simulation.engine import Engine
 from fedga.simulation.server import LaneRound
 
@@ -262,6 +264,40 @@ def test_a_lost_checkpoint_restarts_its_runs_alone(
     assert watch.continued == [(3, 0)]
     assert results(tmp_path) == results(whole)
     assert [looks(tmp_path, spec) for spec in SPECS] == [looks(whole, spec) for spec in SPECS]
+
+
+def _reseal(path: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+    """A whole file with other content, as of another run, or of somebody who made it."""
+    file = unseal(path)
+    tensors = dict(file.tensors)
+    change(tensors)
+    path.write_bytes(seal(tensors, file.metadata))
+
+
+CHANGES: dict[str, Callable[[dict[str, Tensor]], None]] = {
+    "missing": lambda tensors: tensors.__delitem__(_params(tensors)),
+    "other shape": lambda tensors: tensors.update({_params(tensors): torch.zeros(3)}),
+    "other type": lambda tensors: tensors.update({_params(tensors): tensors[_params(tensors)].double()}),
+    "other run": lambda tensors: tensors.update({"0000/params": torch.zeros(3)}),
+}
+
+
+def _params(tensors: dict[str, Tensor]) -> str:
+    return next(name for name in tensors if name.endswith("/params"))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_whole_checkpoint_that_does_not_fit_restarts_its_runs(
+    change: str, whole: Path, preparation: Preparation, tmp_path: Path
+) -> None:
+    with pytest.raises(Interrupted):
+        train(tmp_path, preparation, observer=Watch(3))
+    [path] = (tmp_path / "checkpoints").iterdir()
+    _reseal(path, CHANGES[change])
+    watch = Watch()
+    train(tmp_path, preparation, observer=watch)
+    assert watch.continued == [(3, 0)]
+    assert results(tmp_path) == results(whole)
 
 
 def _damage(path: Path, how: str, older: bytes) -> None:
