@@ -584,7 +584,7 @@ def test_every_flipped_bit_of_the_results_file_is_told_or_changes_nothing(tmp_pa
     whole, expected = path.read_bytes(), contents(tmp_path)
     used = [at for at, byte in enumerate(whole) if byte]
     told = 0
-    for place in range(0, len(used), 17):
+    for place in range(0, len(used), 41):
         damaged = bytearray(whole)
         damaged[used[place]] ^= 1 << place % 8
         path.write_bytes(damaged)
@@ -594,7 +594,7 @@ def test_every_flipped_bit_of_the_results_file_is_told_or_changes_nothing(tmp_pa
             told += 1
         else:
             assert found == expected, used[place]
-    assert told > 100
+    assert told > 40
 
 
 def test_damage_in_one_run_leaves_the_others_to_a_repair(tmp_path: Path, spec: Specs) -> None:

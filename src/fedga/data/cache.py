@@ -15,7 +15,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +120,8 @@ def _digest_of_text(meta: dict[str, Any]) -> str:
 
 def _digest_of_array(array: np.ndarray) -> str:
     """SHA-256 over the SHA-256 of each block of the array's bytes."""
+    from concurrent.futures import ThreadPoolExecutor  # 20 ms, of which most commands have no use
+
     values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     blocks = [values[start : start + _BLOCK].data for start in range(0, len(values), _BLOCK)]
     with ThreadPoolExecutor(_THREADS) as pool:  # which only starts the threads that have something to do
