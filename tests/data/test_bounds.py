@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from fedga.data.parquet import _rows_at_once
 from fedga.data.site import columns_digest, load_site
 from fedga.errors import FedGAError
 from tests.data.data_makers import pictures, write_parquet, write_picture_classes
+from tests.experiments.conftest import unprivileged
 from tests.patience import PATIENCE_S
 
 MEGABYTE = 1_000_000
@@ -105,11 +107,15 @@ def test_links_between_folders_end(tmp_path: Path) -> None:
     assert "all/c links to a folder that it lies in itself" in refused(tmp_path / "all")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may look into every folder")
-def test_a_folder_that_may_not_be_looked_into(tmp_path: Path) -> None:
-    write_picture_classes(tmp_path, pictures(10, (1, 8, 8)), ["a", "b"] * 5)
-    (tmp_path / "a" / "closed").mkdir(mode=0)
-    assert "may not be read" in refused(tmp_path)
+def test_a_folder_that_may_not_be_looked_into() -> None:
+    """In a place that every user may enter, as one whom permissions bind."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        folder.chmod(0o755)
+        write_picture_classes(folder, pictures(10, (1, 8, 8)), ["a", "b"] * 5)
+        (folder / "a" / "closed").mkdir(mode=0)
+        with unprivileged():
+            assert "may not be read" in refused(folder)
 
 
 def test_tiny_imagenet_stays_in_its_folder(tmp_path: Path) -> None:
