@@ -99,7 +99,7 @@ def repair(
     if aside is None:
         say(f"{folder} is whole: nothing to repair")
         return
-    say(f"{kept} runs are whole and kept, {lost} are lost; the damaged file is {aside}")
+    say(f"whole and kept: {kept} runs; lost: {lost}; the damaged file is {aside}")
     say(f"train the others again with the command that trained them, and --out {folder}")
 
 
