@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -54,3 +54,9 @@ def float64() -> Iterator[None]:
 def exact_data(float64: None, pictures: Dataset) -> DeviceData:
     """The pictures with pixels in float64."""
     return make_data(pictures)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how much memory there seems to be."""
+    return lambda size: monkeypatch.setattr("fedga.memory.available_memory", lambda: size)

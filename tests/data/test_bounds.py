@@ -33,6 +33,7 @@ from fedga.errors import FedGAError
 from tests.data.data_makers import pictures, write_parquet, write_picture_classes
 from tests.experiments.conftest import unprivileged
 from tests.patience import PATIENCE_S
+from tests.sentences import one_sentence
 
 MEGABYTE = 1_000_000
 Limit = Callable[[int], None]
@@ -41,17 +42,7 @@ Limit = Callable[[int], None]
 def refused(name: str | Path, **options: object) -> str:
     with pytest.raises(FedGAError) as caught:
         load_dataset(name, **options)  # type: ignore[arg-type]
-    said = str(caught.value)
-    assert "\n" not in said
-    assert len(said) < 1000
-    assert "--batch-size" not in said
-    return said
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Limit:
-    """Sets how much memory there seems to be."""
-    return lambda size: monkeypatch.setattr("fedga.memory.available_memory", lambda: size)
+    return one_sentence(caught.value)
 
 
 def npy_header(shape: tuple[int, ...], kind: str) -> bytes:

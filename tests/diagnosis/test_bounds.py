@@ -22,6 +22,7 @@ from fedga.diagnosis.counts import holdings_of, read_counts
 from fedga.diagnosis.diagnosis import diagnose
 from fedga.diagnosis.predictions import read_predictions
 from fedga.errors import FedGAError
+from tests.sentences import one_sentence
 
 MEGABYTE = 1_000_000
 Limit = Callable[[int], None]
@@ -37,20 +38,6 @@ def refused_counts(path: Path) -> str:
     with pytest.raises(FedGAError) as caught:
         holdings_of(read_counts(str(path)), ("cat", "dog"), (), "given")
     return one_sentence(caught.value)
-
-
-def one_sentence(error: FedGAError) -> str:
-    said = str(error)
-    assert "\n" not in said
-    assert len(said) < 1000
-    assert "--batch-size" not in said
-    return said
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Limit:
-    """Sets how much memory there seems to be."""
-    return lambda size: monkeypatch.setattr("fedga.memory.available_memory", lambda: size)
 
 
 def npy(shape: tuple[int, ...], kind: str, values: bytes = b"") -> bytes:

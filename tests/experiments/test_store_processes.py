@@ -54,12 +54,13 @@ DIE_WRITING = """
 import resource, signal
 import torch
 from fedga import owner
-from fedga.experiments import checkpoints, sweep
+from fedga.experiments import checkpoints
+from fedga.experiments.states import write_states
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 states = {"run": {"params": torch.zeros(10_000)}}
 me = owner.Owner.this_process()
-checkpoints.write_checkpoint(Path(folder), me, 1, 1, lambda path: sweep.write_checkpoint(path, states))
+checkpoints.write_checkpoint(Path(folder), me, 1, 1, lambda path: write_states(path, states))
 """
 
 SLEEP = """

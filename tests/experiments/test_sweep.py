@@ -14,8 +14,9 @@ from fedga.errors import FedGAError
 from fedga.experiments import sweep
 from fedga.experiments.prepare import Preparation
 from fedga.experiments.spec import RunSpec
+from fedga.experiments.states import read_states, write_states
 from fedga.experiments.store import Store
-from fedga.experiments.sweep import Interrupted, Observer, read_checkpoint, run_sweep, write_checkpoint
+from fedga.experiments.sweep import Interrupted, Observer, run_sweep
 from fedga.sealed import seal, unseal
 from fedga.simulation.engine import Engine
 from fedga.simulation.server import LaneRound
@@ -235,8 +236,8 @@ def test_diverged_run_leaves_a_note_and_no_model(whole: Path) -> None:
 
 def test_checkpoint_keeps_states_and_their_order(tmp_path: Path) -> None:
     states = {run_id: {"params": torch.randn(4), "server.step": torch.tensor(3)} for run_id in ("zz", "aa", "mm", "bb")}
-    write_checkpoint(tmp_path / "states.safetensors", states)
-    found = read_checkpoint(tmp_path / "states.safetensors")
+    write_states(tmp_path / "states.safetensors", states)
+    found = read_states(tmp_path / "states.safetensors")
     assert list(found) == ["zz", "aa", "mm", "bb"]
     for run_id, state in states.items():
         assert {name: value.tolist() for name, value in found[run_id].items()} == {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,12 +20,13 @@ from fedga.experiments.prepare import Preparation
 from fedga.experiments.records import ClientRound, Group, Partition, RoundMetrics, Run
 from fedga.experiments.saved import model_path, save_model
 from fedga.experiments.spec import RunSpec
+from fedga.experiments.states import check_states, read_states, write_states
 from fedga.experiments.store import Store
 from fedga.models import MODELS
-from fedga.sealed import DamagedError, is_whole, seal, unseal
+from fedga.sealed import DamagedError, is_whole
 from fedga.simulation.device_data import DeviceData
 from fedga.simulation.engine import Engine
-from fedga.simulation.lanes import Lane, LaneStack, LaneState, first_state, in_engine_order, stacking_key
+from fedga.simulation.lanes import Lane, LaneStack, LaneState, in_engine_order, stacking_key
 from fedga.simulation.memory import Appetite
 from fedga.simulation.metrics import ClientRecord
 from fedga.simulation.profile import DATA, NO_PROFILE, STORE, Profile
@@ -35,7 +36,6 @@ from fedga.simulation.stacked import StackedModel
 COMMIT_EVERY_S = 20.0
 POLL_EVERY_S = 1.0
 _MOST_SAID = 5  # models that are told by name
-_ROUND = "round"  # in a checkpoint's description, beside the order of its runs
 LANES_ON_CPU = 16  # more would only make a group longer: on a CPU stacked lanes are trained a few at a time
 LANES_ON_CUDA = 512
 
@@ -258,8 +258,8 @@ class _GroupRun:
         if group.checkpoint is None:
             return {}
         try:
-            states = read_checkpoint(group.checkpoint, group.round)
-            _check_states(group.checkpoint, states, lanes, with_clients=way.trainer is Engine)
+            states = read_states(group.checkpoint, group.round)
+            check_states(group.checkpoint, states, lanes, with_clients=way.trainer is Engine)
             return states
         except DamagedError as error:
             again = "the run that needs it starts" if len(lanes) == 1 else f"the {len(lanes)} runs that need it start"
@@ -337,7 +337,7 @@ class _GroupRun:
         unsaved, self.unsaved = self.unsaved, _Unsaved()
 
         def checkpoint(path: Path) -> None:
-            write_checkpoint(path, {lane.spec.run_id: state for lane, state in self._states()}, round_number)
+            write_states(path, {lane.spec.run_id: state for lane, state in self._states()}, round_number)
 
         self.store.commit(
             self.group.id,
@@ -352,53 +352,6 @@ class _GroupRun:
     def _states(self) -> list[tuple[Lane, LaneState]]:
         assert self.engine is not None
         return list(zip(self.engine.lanes, self.engine.stack.states(), strict=True))
-
-
-def write_checkpoint(path: Path, states: Mapping[str, LaneState], round: int | None = None) -> None:  # noqa: A002
-    """States by run id after a round, in the order of their lanes."""
-    order = {f"{position:06d}": run_id for position, run_id in enumerate(states)}
-    tensors = {f"{run_id}/{name}": tensor for run_id, state in states.items() for name, tensor in state.items()}
-    # Bytes through Python: the library's own writer leaves a nameless file behind when it is killed.
-    path.write_bytes(seal(tensors, order if round is None else {**order, _ROUND: str(round)}))
-
-
-def read_checkpoint(path: Path, round: int | None = None) -> dict[str, LaneState]:  # noqa: A002
-    """States by run id, in the order of their lanes; ``round`` is the one that they must be of.
-
-    A file that is damaged, gone, or of another round is a ``DamagedError``.
-    """
-    try:
-        file = unseal(path)
-    except FileNotFoundError:
-        raise DamagedError(f"the checkpoint {path} is gone") from None
-    except OSError as error:
-        raise DamagedError(f"the checkpoint {path} cannot be read ({error.strerror})") from error
-    order = dict(file.metadata)
-    written = order.pop(_ROUND, None)  # version 0.1 did not write it
-    if not all(position.isdigit() for position in order) or (round is not None and written not in (None, str(round))):
-        raise DamagedError(f"the checkpoint {path} is of other rounds or runs")
-    states: dict[str, dict[str, Tensor]] = {order[position]: {} for position in sorted(order)}
-    for key, tensor in file.tensors.items():
-        run_id, _, name = key.partition("/")
-        if run_id not in states:
-            raise DamagedError(f"the checkpoint {path} is of other rounds or runs")
-        states[run_id][name] = tensor
-    return dict(states)
-
-
-def _check_states(path: Path, states: Mapping[str, LaneState], lanes: Sequence[Lane], *, with_clients: bool) -> None:
-    """Refuse states that are not those of these runs: a whole file may be another one, or somebody's own."""
-    if states.keys() != {lane.spec.run_id for lane in lanes}:
-        raise DamagedError(f"the checkpoint {path} is of other runs")
-    model = StackedModel(lanes[0].model)
-    for lane in lanes:
-        state = states[lane.spec.run_id]
-        for name, expected in first_state(lane, model).items():
-            if name.startswith("client.") and not with_clients:
-                continue
-            found = state.get(name)
-            if found is None or (found.shape, found.dtype) != (expected.shape, expected.dtype):
-                raise DamagedError(f"the checkpoint {path} does not fit the runs ({name})")
 
 
 def _arrays(records: Sequence[ClientRecord]) -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ from fedga.algorithms import Algorithm, make_algorithm
 from fedga.data.federation import Dataset, Federation
 from fedga.errors import FedGAError
 from fedga.experiments.spec import RunSpec
-from fedga.experiments.sweep import read_checkpoint, write_checkpoint
+from fedga.experiments.states import read_states, write_states
 from fedga.flower import wire
 from fedga.flower.exchange import Exchange
 from fedga.flower.remote import RemoteEngine, Terms, TooFewReplies
@@ -92,7 +92,7 @@ class AlgorithmStrategy(Strategy):
 
     def _resume(self, path: Path) -> None:
         try:
-            found = read_checkpoint(path)
+            found = read_states(path)
         except DamagedError as error:
             raise FedGAError(f"{error}: bring it back, or delete it to start over") from error
         if self._run not in found:
@@ -165,7 +165,7 @@ class AlgorithmStrategy(Strategy):
         [state] = self.engine.stack.states()
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.unfinished")
-        write_checkpoint(unfinished, {self._run: {**state, "round": torch.tensor(self.engine.round)}})
+        write_states(unfinished, {self._run: {**state, "round": torch.tensor(self.engine.round)}})
         unfinished.replace(path)
 
     def configure_evaluate(
