@@ -199,21 +199,21 @@ class Unfold(Way):
 
 
 class Ours(Way):
-    """`fedga.simulation.kernels.convolution`, called as the stacked layer calls it."""
+    """`fedga.engine.gpu.kernels.convolution`, called as the stacked layer calls it."""
 
     def forward(self) -> Tensor:
-        from fedga.simulation.kernels.convolution import correlate, spread
+        from fedga.engine.gpu.kernels.convolution import correlate, spread
 
         padded = spread(self.x, (self.layer.padding,) * 4, 1)
         return correlate(padded, self.weight, None, self.layer.stride, self.tf32)
 
     def by_input(self) -> Tensor:
-        from fedga.simulation.accelerated import _InputGradient
+        from fedga.engine.gpu.layers import _InputGradient
 
         return _InputGradient.forward(self.by_y, self.weight, (self.layer.side,) * 2, *self._settings())
 
     def by_weight(self) -> Tensor:
-        from fedga.simulation.kernels.convolution import weight_gradient
+        from fedga.engine.gpu.kernels.convolution import weight_gradient
 
         return weight_gradient(self.x, self.by_y, (self.layer.taps,) * 2, *self._settings())
 

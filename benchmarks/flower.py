@@ -31,10 +31,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from turns import Stop
 
-from fedga.files import write_whole
+from fedga.common.files import write_whole
 from fedga.flower.app_template import PACKAGE, write_app
-from fedga.flower.superlink import superlink
-from fedga.flower.words import tail
+from fedga.flower.processes.superlink import superlink
+from fedga.flower.processes.words import tail
 
 MODEL, WARM_UP = "mlp", 3
 DATA = FOLDER / "data"
@@ -68,10 +68,10 @@ class FileTurns:
 
 def make_server_app(algorithm: str, turns: FileTurns) -> ServerApp:
     """What `fedga run --engine flower` has Flower do, with an observer that waits for its turn."""
-    from fedga.experiments.spec import RunSpec
-    from fedga.experiments.sweep import Observer
-    from fedga.flower.on_server import _simulate
-    from fedga.simulation.server import LaneRound
+    from fedga.engine.server import LaneRound
+    from fedga.flower.server.app import _simulate
+    from fedga.spec.settings import RunSpec
+    from fedga.study.sweep import Observer
 
     spec = RunSpec(
         **{"dataset": str(DATA / work._file_name(MODEL)), "partition": "iid", "model": MODEL, "clip": None},

@@ -43,11 +43,11 @@ from torch import nn
 
 from fedga.algorithms import make_algorithm
 from fedga.data.federation import Dataset, Federation
-from fedga.experiments.spec import RunSpec
+from fedga.engine.device_data import DeviceData
+from fedga.engine.engine import Engine
+from fedga.engine.stack.lanes import Lane
 from fedga.models import build_model
-from fedga.simulation.device_data import DeviceData
-from fedga.simulation.engine import Engine
-from fedga.simulation.lanes import Lane
+from fedga.spec.settings import RunSpec
 
 LR, CLIP, CLASSES = 0.1, 5.0, 10
 NEVER = 1_000_000
@@ -354,7 +354,7 @@ def measure_stack(
         "us_per_client_step": {name: spread(values) for name, values in microseconds.items()},
         **{"build_s": warmed.build, "first_round_s": warmed.first, "second_round_s": warmed.second},
         "round_s": float(np.median(microseconds["fedga"])) * steps / 1e6,
-        "clients_at_once": min(stacked, warmed.engine.appetite.slots),
+        "clients_at_once": min(stacked, warmed.engine.budget.slots),
         **warmed.memory,
     }
     say(f"{bench.model}: {stacked:,} clients, {precision}: {middle(row, 'fedga'):.1f} µs per client step")

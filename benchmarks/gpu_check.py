@@ -2,7 +2,7 @@
 
 Every algorithm, network and local optimiser, with clients of unequal size (one is smaller than a batch), runs four
 rounds in the engine: on a GPU the first runs plainly, the second records a CUDA graph, the others replay it. The same
-run in `fedga.simulation.reference`, one client after another on the CPU in float64, says what the result should be.
+run in `fedga.engine.reference`, one client after another on the CPU in float64, says what the result should be.
 
 - In float64 the two agree to 1e-9 (Adam, which divides by gradients near zero, to 1e-6): a difference is an error.
 - In float32, where kernels of our own run, training multiplies rounding, and by how much depends on network and
@@ -36,11 +36,11 @@ import torch
 from torch import Tensor, nn
 
 from fedga.algorithms import ALGORITHMS
-from fedga.experiments.spec import RunSpec
-from fedga.simulation.device_data import DeviceData
-from fedga.simulation.lanes import Lane, LaneState, in_engine_order
-from fedga.simulation.reference import Reference
-from tests.simulation.runs import TELLING, make_dataset, make_engine, make_federation, make_lane, reference_state
+from fedga.engine.device_data import DeviceData
+from fedga.engine.reference import Reference
+from fedga.engine.stack.lanes import Lane, LaneState, in_engine_order
+from fedga.spec.settings import RunSpec
+from tests.engine.runs import TELLING, make_dataset, make_engine, make_federation, make_lane, reference_state
 
 ROUNDS = 4
 SIZES = (21, 13, 4, 9)  # with batches of 8: three, two, one and two steps, the last ones of 5, 5, 4 and 1 samples

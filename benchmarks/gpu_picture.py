@@ -12,8 +12,8 @@ from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedga.report.canvas import Cell, compose
-from fedga.report.style import MUTED, SMALL, drawing, save
+from fedga.drawing.canvas import Cell, compose
+from fedga.drawing.style import MUTED, SMALL, drawing, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

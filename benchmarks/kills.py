@@ -19,7 +19,7 @@ from pathlib import Path
 
 RUNS = ["--dataset", "digits", "--algorithm", "fedavg,fedprox,fedntd,fedga", "--alpha", "0.05,0.1,0.5,1,10"]
 RUNS += ["--seeds", "0-9", "--rounds", "60", "--evaluate-every", "1", "--no-pictures"]  # 4 × 5 × 10 = 200
-PROGRAM = "import fedga.experiments.sweep as s; s.COMMIT_EVERY_S = 2.0; from fedga.cli import main; main()"
+PROGRAM = "import fedga.study.sweep as s; s.COMMIT_EVERY_S = 2.0; from fedga.cli import main; main()"
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

@@ -33,14 +33,14 @@ from gpu_picture import readable, whole_decades
 
 from fedga.algorithms import make_algorithm
 from fedga.data.federation import Dataset, Federation
-from fedga.experiments.spec import RunSpec
+from fedga.drawing.canvas import Cell, LineEnd, compose, label_ends
+from fedga.drawing.style import MUTED, SMALL, drawing, save
+from fedga.engine.device_data import DeviceData
+from fedga.engine.engine import Engine
+from fedga.engine.stack.budget import CUDA_SHARE
+from fedga.engine.stack.lanes import Lane
 from fedga.models import build_model
-from fedga.report.canvas import Cell, LineEnd, compose, label_ends
-from fedga.report.style import MUTED, SMALL, drawing, save
-from fedga.simulation.device_data import DeviceData
-from fedga.simulation.engine import Engine
-from fedga.simulation.lanes import Lane
-from fedga.simulation.memory import CUDA_SHARE
+from fedga.spec.settings import RunSpec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,9 +109,9 @@ def measure_size(scale: Scale, model: str, device: torch.device, clients: int, a
     build = time.perf_counter() - start
     row = {"clients": clients, "active": active, "build_s": build, "mib_before_engine": before}
     row |= {"parameters": engine.model.params.total, "list_mib": federation.indices.nbytes / MIB}
-    row |= {"at_once_allowed": engine.appetite.slots, "threads": engine.workers.count, "chunks": len(engine._chunks())}
+    row |= {"at_once_allowed": engine.budget.slots, "threads": engine.workers.count, "chunks": len(engine._chunks())}
     row["rounds"] = measure_rounds(engine, scale)
-    return row | {"halved": list(engine.appetite.notices)}
+    return row | {"halved": list(engine.budget.notices)}
 
 
 def measure_rounds(engine: Engine, scale: Scale) -> list[dict[str, float]]:

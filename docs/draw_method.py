@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedga import calibrated_labels, error_asymmetry, ga_loss, simulate
-from fedga.asymmetry import errors_from_means, mean_predictions
 from fedga.data import load_dataset, make_federation
-from fedga.report.canvas import Cell, compose
+from fedga.drawing.canvas import Cell, compose
+from fedga.drawing.style import GAINED, GRID, LOST, MUTED, SMALL, TEXT, algorithm_color, drawing, save, shade
+from fedga.measures.asymmetry import errors_from_means, mean_predictions
 from fedga.report.clients import before_after_algorithms
-from fedga.report.style import GAINED, GRID, LOST, MUTED, SMALL, TEXT, algorithm_color, drawing, save, shade
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Fixtures that many tests share; the functions behind them live in ``tests.simulation.runs``."""
+"""Fixtures that many tests share; the functions behind them live in ``tests.engine.runs``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedga.data.federation import Dataset
-from fedga.simulation.device_data import DeviceData
-from tests.simulation.runs import make_data, make_dataset, make_lane, make_uneven_federation
+from fedga.engine.device_data import DeviceData
+from tests.engine.runs import make_data, make_dataset, make_lane, make_uneven_federation
 
 __all__ = ["make_dataset", "make_lane", "make_uneven_federation"]
 
@@ -59,4 +59,4 @@ def exact_data(float64: None, pictures: Dataset) -> DeviceData:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how much memory there seems to be."""
-    return lambda size: monkeypatch.setattr("fedga.memory.available_memory", lambda: size)
+    return lambda size: monkeypatch.setattr("fedga.common.memory.available_memory", lambda: size)

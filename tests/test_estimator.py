@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from fedga import FedGAError, simulate
 from fedga.algorithms import Algorithm
 from fedga.data.federation import Dataset, Federation
+from fedga.engine.evaluation.evaluator import ClientEvaluator
 from fedga.estimator import FedGAClassifier
 from fedga.models import build_model
-from fedga.simulation.examiner import Examiner
 
 QUICK: dict[str, Any] = {"rounds": 5, "hidden": 16, "evaluate_every": 1, "diagnose_every": 0, "random_state": 0}
 
@@ -144,12 +144,12 @@ def test_sites_are_looked_at_only_where_asked_for(wine: Table, monkeypatch: pyte
     inputs, targets, sites = wine
     models = []
 
-    def counted(examiner: Examiner, params: Tensor, *others: Any) -> Any:
+    def counted(evaluator: ClientEvaluator, params: Tensor, *others: Any) -> Any:
         models.append(len(params))
-        return evaluate(examiner, params, *others)
+        return evaluate(evaluator, params, *others)
 
-    evaluate = Examiner.evaluate
-    monkeypatch.setattr(Examiner, "evaluate", counted)
+    evaluate = ClientEvaluator.evaluate
+    monkeypatch.setattr(ClientEvaluator, "evaluate", counted)
     assert FedGAClassifier(rounds=5).fit(inputs, targets, groups=sites).site_history_ == []
     assert max(models) == 1
     assert FedGAClassifier(rounds=5, diagnose_every=5).fit(inputs, targets, groups=sites).site_history_

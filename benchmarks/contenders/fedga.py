@@ -12,11 +12,11 @@ from turns import Turns
 
 from fedga.algorithms import make_algorithm
 from fedga.data.federation import Dataset, Federation
-from fedga.experiments.spec import RunSpec
+from fedga.engine.device_data import DeviceData
+from fedga.engine.engine import Engine
+from fedga.engine.stack.lanes import Lane
 from fedga.models import build_model
-from fedga.simulation.device_data import DeviceData
-from fedga.simulation.engine import Engine
-from fedga.simulation.lanes import Lane
+from fedga.spec.settings import RunSpec
 
 NEVER = 10**6
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fedga.cli import _program
-from fedga.cli.run import NAMES, PANELS
-from fedga.experiments.kinds import Choice
-from fedga.experiments.presets import OTHERS, OWN_DATA, PAPER, PRESETS, STRONG, _paper_table
-from fedga.experiments.spec import SETTINGS
+from fedga.cli.commands.run import NAMES, PANELS
+from fedga.spec.kinds import Choice
+from fedga.spec.presets import OTHERS, OWN_DATA, PAPER, PRESETS, STRONG, _paper_table
+from fedga.spec.settings import SETTINGS
 
 
 def pages() -> dict[str, str]:

@@ -9,51 +9,54 @@ at once (`fedga run`, or `simulate` from Python).
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedga._moved import keep_old_names
 from fedga.version import __version__
 
 if TYPE_CHECKING:
-    from fedga.asymmetry import Forgetting as Forgetting
-    from fedga.asymmetry import binary_error_asymmetry as binary_error_asymmetry
-    from fedga.asymmetry import class_accuracy as class_accuracy
-    from fedga.asymmetry import ea_ratio as ea_ratio
-    from fedga.asymmetry import error_asymmetry as error_asymmetry
-    from fedga.asymmetry import forgetting as forgetting
-    from fedga.calibration import GALoss as GALoss
-    from fedga.calibration import batch_class_counts as batch_class_counts
-    from fedga.calibration import binary_ga_loss as binary_ga_loss
-    from fedga.calibration import calibrated_labels as calibrated_labels
-    from fedga.calibration import ga_loss as ga_loss
-    from fedga.dense import DenseGALoss as DenseGALoss
-    from fedga.dense import dense_ga_loss as dense_ga_loss
+    from fedga.engine.simulate import RunResult as RunResult
+    from fedga.engine.simulate import simulate as simulate
     from fedga.errors import FedGAError as FedGAError
     from fedga.estimator import FedGAClassifier as FedGAClassifier
-    from fedga.metrics import ClassForgetting as ClassForgetting
-    from fedga.metrics import EARatio as EARatio
-    from fedga.metrics import ErrorAsymmetry as ErrorAsymmetry
-    from fedga.multilabel import MultilabelGALoss as MultilabelGALoss
-    from fedga.multilabel import multilabel_class_counts as multilabel_class_counts
-    from fedga.multilabel import multilabel_error_asymmetry as multilabel_error_asymmetry
-    from fedga.multilabel import multilabel_ga_loss as multilabel_ga_loss
-    from fedga.simulation.simulate import RunResult as RunResult
-    from fedga.simulation.simulate import simulate as simulate
+    from fedga.losses.calibration import GALoss as GALoss
+    from fedga.losses.calibration import batch_class_counts as batch_class_counts
+    from fedga.losses.calibration import binary_ga_loss as binary_ga_loss
+    from fedga.losses.calibration import calibrated_labels as calibrated_labels
+    from fedga.losses.calibration import ga_loss as ga_loss
+    from fedga.losses.dense import DenseGALoss as DenseGALoss
+    from fedga.losses.dense import dense_ga_loss as dense_ga_loss
+    from fedga.losses.multilabel import MultilabelGALoss as MultilabelGALoss
+    from fedga.losses.multilabel import multilabel_class_counts as multilabel_class_counts
+    from fedga.losses.multilabel import multilabel_error_asymmetry as multilabel_error_asymmetry
+    from fedga.losses.multilabel import multilabel_ga_loss as multilabel_ga_loss
+    from fedga.measures.asymmetry import Forgetting as Forgetting
+    from fedga.measures.asymmetry import binary_error_asymmetry as binary_error_asymmetry
+    from fedga.measures.asymmetry import class_accuracy as class_accuracy
+    from fedga.measures.asymmetry import ea_ratio as ea_ratio
+    from fedga.measures.asymmetry import error_asymmetry as error_asymmetry
+    from fedga.measures.asymmetry import forgetting as forgetting
+    from fedga.measures.torchmetrics import ClassForgetting as ClassForgetting
+    from fedga.measures.torchmetrics import EARatio as EARatio
+    from fedga.measures.torchmetrics import ErrorAsymmetry as ErrorAsymmetry
+
+keep_old_names()
 
 # Loaded when first used: `fedga --help` and a refused flag need not wait for torch.
 _HOMES = {
-    "fedga.asymmetry": (
+    "fedga.measures.asymmetry": (
         *("Forgetting", "binary_error_asymmetry", "class_accuracy", "ea_ratio", "error_asymmetry", "forgetting"),
     ),
-    "fedga.calibration": ("GALoss", "batch_class_counts", "binary_ga_loss", "calibrated_labels", "ga_loss"),
-    "fedga.dense": ("DenseGALoss", "dense_ga_loss"),
+    "fedga.losses.calibration": ("GALoss", "batch_class_counts", "binary_ga_loss", "calibrated_labels", "ga_loss"),
+    "fedga.losses.dense": ("DenseGALoss", "dense_ga_loss"),
     "fedga.errors": ("FedGAError",),
-    "fedga.multilabel": (
+    "fedga.losses.multilabel": (
         *("MultilabelGALoss", "multilabel_class_counts", "multilabel_error_asymmetry", "multilabel_ga_loss"),
     ),
-    "fedga.simulation.simulate": ("RunResult", "simulate"),
+    "fedga.engine.simulate": ("RunResult", "simulate"),
 }
 # What needs an extra is not in __all__: `from fedga import *` must not.
 _HOMES_OF_EXTRAS = {
     "fedga.estimator": ("FedGAClassifier",),
-    "fedga.metrics": ("ClassForgetting", "EARatio", "ErrorAsymmetry"),
+    "fedga.measures.torchmetrics": ("ClassForgetting", "EARatio", "ErrorAsymmetry"),
 }
 _HOME_OF = {name: home for home, names in (_HOMES | _HOMES_OF_EXTRAS).items() for name in names}
 

@@ -14,11 +14,11 @@ from torch import nn
 
 from fedga.algorithms import Algorithm
 from fedga.data.federation import Dataset, Federation
+from fedga.engine.server import LaneRound
+from fedga.engine.simulate import RunResult, simulate
 from fedga.errors import FedGAError, needs_extra
 from fedga.models import ModelBuilder
 from fedga.models.mlp import MLP
-from fedga.simulation.server import LaneRound
-from fedga.simulation.simulate import RunResult, simulate
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

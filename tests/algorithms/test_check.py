@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import fedga.checks
+import fedga.testing
 from fedga.algorithms import ALGORITHMS, Algorithm, Batch, Sent, Server, Trained, make_algorithm
-from fedga.algorithms.check import check_hooks
-from fedga.calibration import ga_loss
-from fedga.checks import check_algorithm, check_model
+from fedga.algorithms.checking.battery import check_hooks
 from fedga.errors import FedGAError
+from fedga.losses.calibration import ga_loss
 from fedga.models import MODELS
+from fedga.testing import check_algorithm, check_model
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -268,7 +268,7 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "state drawn at random": (
         {"server_state": lambda self, params, clients, classes: {"seen": torch.rand(clients)}},
-        "server_state draws at random.*fedga.streams",
+        "server_state draws at random.*fedga.common.streams",
     ),
     "the same client twice": ({"select": lambda self, state, draws, active: draws[:active].long() * 0}, "different"),
     "clients that are not there": (
@@ -342,7 +342,7 @@ def test_an_algorithm_with_every_hook_passes() -> None:
 
 
 def test_without_flower_the_rest_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedga.checks, "find_spec", lambda name: None)
+    monkeypatch.setattr(fedga.testing, "find_spec", lambda name: None)
     assert check_algorithm("fedga")[-1] == "not checked: Flower, which is not installed (pip install 'fedga[flower]')"
 
 

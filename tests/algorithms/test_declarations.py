@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fedga.algorithms import ALGORITHMS, Algorithm, Batch, Sent
-from fedga.algorithms.hooks import Hooks
+from fedga.algorithms.checking.hooks import Hooks
 from fedga.data.federation import Dataset
-from fedga.simulation.device_data import DeviceData
-from fedga.simulation.reference import Reference
-from tests.simulation.runs import TELLING, make_lane
+from fedga.engine.device_data import DeviceData
+from fedga.engine.reference import Reference
+from tests.engine.runs import TELLING, make_lane
 
 ROUNDS = 2
 

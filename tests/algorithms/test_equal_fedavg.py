@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fedga.data.federation import Federation
-from fedga.simulation.device_data import DeviceData
-from tests.simulation.runs import (
+from fedga.engine.device_data import DeviceData
+from tests.engine.runs import (
     EXACT,
     assert_same_metrics,
     assert_same_state,

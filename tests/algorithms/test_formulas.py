@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from fedga.algorithms import Batch, Server, make_algorithm
 from fedga.algorithms.fedrl import class_ratios
-from fedga.calibration import ga_loss
 from fedga.data.federation import Federation
+from fedga.engine.device_data import DeviceData
+from fedga.engine.stack.stacked import StackedModel
+from fedga.losses.calibration import ga_loss
 from fedga.models import build_model
-from fedga.simulation.device_data import DeviceData
-from fedga.simulation.stacked import StackedModel
-from tests.simulation.runs import make_engine, make_lane, make_uneven_federation
+from tests.engine.runs import make_engine, make_lane, make_uneven_federation
 
 pytestmark = pytest.mark.usefixtures("float64")
 EXACT = {"rtol": 1e-12, "atol": 1e-12}

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 import pytest
 from torch import Tensor
 
-from fedga import own
+from fedga import plugins
 from fedga.algorithms import ALGORITHMS, Algorithm, Batch, known_algorithms, make_algorithm, option
 from fedga.errors import FedGAError
 
@@ -125,7 +125,7 @@ def test_an_installed_package_offers_an_algorithm(monkeypatch: pytest.MonkeyPatc
         asked.append(group)
         return [EntryPoint("installed", f"{__name__}:Installed", group)]
 
-    monkeypatch.setattr(own, "entry_points", entry_points)
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
     assert make_algorithm("installed", gain="3") == Installed(gain=3.0)
     assert known_algorithms().keys() == {*ALGORITHMS, "installed"}
     assert set(asked) == {"fedga.algorithms"}

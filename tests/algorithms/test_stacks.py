@@ -1,4 +1,4 @@
-"""Losses that take a stack of clients at once (`fedga.algorithms.check` tells) are not those of their subclasses."""
+"""Losses that take a stack of clients at once (see `fedga.algorithms.checking`) are not those of their subclasses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedga.algorithms import Batch
 from fedga.algorithms.fedga import FedGA
-from fedga.simulation.device_data import DeviceData
-from tests.simulation.runs import make_engine, make_lane
+from fedga.engine.device_data import DeviceData
+from tests.engine.runs import make_engine, make_lane
 
 
 @dataclass(frozen=True)

@@ -94,16 +94,16 @@ class MadeUpProcess:
 def made_up(monkeypatch):
     """A field of three peers: one twice as slow as fedga in its better way, one that dies, one that never starts."""
 
-    def launch(contender, way, model):
+    def launch(contender, execution, model):
         if contender.name == "absent":
             raise environments.InstallError("no such version", cpu.ROOT / "absent")
-        seconds = {"fedga": 1.0, "peer": 2.0, "mortal": 3.0}[contender.name] + 5 * (way.words == "worse")
+        seconds = {"fedga": 1.0, "peer": 2.0, "mortal": 3.0}[contender.name] + 5 * (execution.words == "worse")
         return MadeUpProcess(contender.name, seconds, dies_in=6 if contender.name == "mortal" else None)
 
     monkeypatch.setattr(cpu, "launch", launch)
     cpu.read_from_disk.cache_clear()
     MadeUpProcess.turns.clear()
-    ways = (cpu.Way("worse"), cpu.Way("better"))
+    ways = (cpu.ExecutionConfig("worse"), cpu.ExecutionConfig("better"))
     return [cpu.Contender("peer", "peer", ways), cpu.Contender("mortal", "mortal"), cpu.Contender("absent", "absent")]
 
 

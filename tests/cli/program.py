@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 SMALL = "--dataset digits --rounds 3 --clients 10 --active 2 --threads 1 --evaluate-every 1 --no-pictures"
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.cli.program", "fedga.cli.run", "fedga.experiments.sweep", "sklearn.datasets"])
+_SERVER.set_forkserver_preload(["tests.cli.program", "fedga.cli.commands.run", "fedga.study.sweep", "sklearn.datasets"])
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ def trained(log: Path) -> list[tuple[str, int]]:
 def _child(command: str, log: str, folder: str) -> None:
     import torch
 
-    from fedga.experiments import sweep
-    from fedga.simulation.engine import Engine
-    from fedga.simulation.server import LaneRound
+    from fedga.engine.engine import Engine
+    from fedga.engine.server import LaneRound
+    from fedga.study import sweep
 
     os.chdir(folder)
     torch.set_num_threads(1)

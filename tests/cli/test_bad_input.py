@@ -18,11 +18,11 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from fedga.common.sealed import seal
 from fedga.data import SOURCES
-from fedga.experiments import sweep
-from fedga.experiments.store import Store
-from fedga.sealed import seal
-from fedga.simulation import engine
+from fedga.engine import engine
+from fedga.store.store import Store
+from fedga.study import sweep
 from tests.cli.program import SMALL, Outcome, done, fedga, files
 
 
@@ -397,7 +397,7 @@ def test_refused_by_the_system(number: int, said: str, monkeypatch: pytest.Monke
     def fails(*_: Any, **__: Any) -> None:
         raise OSError(number, os.strerror(number), "x" * 1000)
 
-    monkeypatch.setattr("fedga.cli.run.build_sweep", fails)
+    monkeypatch.setattr("fedga.cli.commands.run.build_sweep", fails)
     complaint = refused("run")
     assert said in complaint
     assert len(complaint) < 400
@@ -407,7 +407,7 @@ def test_no_thread_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("fedga.cli.run.build_sweep", fails)
+    monkeypatch.setattr("fedga.cli.commands.run.build_sweep", fails)
     assert refused("run").startswith("no further thread can be started: raise the limit (ulimit -u)")
 
 
@@ -428,7 +428,7 @@ def test_a_library_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> Non
     def fails(*_: Any, **__: Any) -> None:
         raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
 
-    monkeypatch.setattr("fedga.cli.run.build_sweep", fails)
+    monkeypatch.setattr("fedga.cli.commands.run.build_sweep", fails)
     assert refused("run") == (
         "too little memory to load PyTorch (libtorch_cpu.so: failed to map segment from shared object): close other "
         "programs, or raise the limit (ulimit -v)"
@@ -439,7 +439,7 @@ def test_an_import_that_fails_otherwise_is_a_bug(monkeypatch: pytest.MonkeyPatch
     def fails(*_: Any, **__: Any) -> None:
         raise ImportError("cannot import name 'x'")
 
-    monkeypatch.setattr("fedga.cli.run.build_sweep", fails)
+    monkeypatch.setattr("fedga.cli.commands.run.build_sweep", fails)
     with pytest.raises(ImportError, match="cannot import name"):
         fedga("run")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
-from fedga.cli.run import NAMES
+from fedga.cli.commands.run import NAMES
 from fedga.data import SOURCES
 from fedga.errors import needs_extra
 from fedga.models import MODELS
@@ -37,7 +37,7 @@ def test_algorithms_say_what_they_cost() -> None:
 
 def test_algorithms_are_checked_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[object] = []
-    monkeypatch.setattr("fedga.checks.check_algorithm", lambda algorithm: checked.append(algorithm) or ["good"])
+    monkeypatch.setattr("fedga.testing.check_algorithm", lambda algorithm: checked.append(algorithm) or ["good"])
     assert done("algorithms --check fedprox:mu=0.1").out == "good\n"
     done("algorithms --check fedprox")
     assert checked == [make_algorithm("fedprox", mu=0.1), "fedprox"]

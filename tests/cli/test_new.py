@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedga.cli.new import with_part
+from fedga.cli.commands.new import with_part
 from fedga.errors import FedGAError
 from tests.cli.program import SMALL, done, fedga, files
 
@@ -148,7 +148,7 @@ def test_nothing_is_left_of_what_cannot_be_written_whole(folder: Path, monkeypat
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         path.write_text(content, encoding="utf-8")
 
-    monkeypatch.setattr("fedga.cli.new.write_whole", only_code)
+    monkeypatch.setattr("fedga.cli.commands.new.write_whole", only_code)
     complaint = fedga("new algorithm fine").complaint
     assert complaint == "nothing can be written to . (permission denied): choose another folder"
     assert not list(folder.glob("*.*"))

@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedga import FedGAError, scores, simulate
+from fedga import FedGAError, simulate
 from fedga.data import load_dataset, make_federation
-from fedga.experiments.records import METRICS
+from fedga.engine.evaluation.evaluate import Evaluation
+from fedga.engine.evaluation.metrics import BUILT_IN
+from fedga.measures import scores
 from fedga.report.curves import read_curves
-from fedga.simulation.evaluation import Evaluation
-from fedga.simulation.metrics import BUILT_IN
+from fedga.store.records import METRICS
 from tests.cli.program import SMALL, fedga
 
 # The same number as a built-in one, so that every place it arrives at can be checked.
 TWIN = """
-from fedga import scores
+from fedga.measures import scores
 
 def twin(evaluation):
     return scores.accuracy(evaluation.confusion.double())

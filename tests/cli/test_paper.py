@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedga.data import SOURCES
-from fedga.experiments.paper import EXPERIMENTS, Scope
-from fedga.experiments.store import Store
+from fedga.paper.runs import EXPERIMENTS, Scope
+from fedga.store.store import Store
 from tests.cli.program import done, fedga
 from tests.data.data_makers import splits, write_parquet
 
@@ -163,8 +163,8 @@ def test_tune_chooses_the_best_rate_and_goes_on_with_it(tmp_path: Path) -> None:
 def test_data_sets_that_were_not_at_hand_run_by_the_same_commands(
     dataset: str, experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedga.experiments.paper._QUICK_SHARE", 10_000)
-    monkeypatch.setattr("fedga.experiments.paper._FEWEST_ROUNDS", 2)
+    monkeypatch.setattr("fedga.paper.runs._QUICK_SHARE", 10_000)
+    monkeypatch.setattr("fedga.paper.runs._FEWEST_ROUNDS", 2)
     train, labels, test, test_labels = splits(SOURCES[dataset], per_class=12)
     label = "fine_label" if dataset == "cifar100" else "label"
     names = [f"n{number:08d}" for number in range(SOURCES[dataset].classes)]

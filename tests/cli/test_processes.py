@@ -20,9 +20,9 @@ import pytest
 import torch
 
 from fedga.errors import FedGAError
-from fedga.experiments.saved import load_model
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import RoundMetrics, Store
+from fedga.spec.settings import RunSpec
+from fedga.store.store import RoundMetrics, Store
+from fedga.study.model_files import load_model
 from tests.cli.program import SMALL, done, split, start, trained
 from tests.patience import PATIENCE_S
 

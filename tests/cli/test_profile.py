@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedga.cli import progress
-from fedga.simulation.profile import PHASES
+from fedga.engine.profile import PHASES
 from tests.cli.program import SMALL, done, fedga
 
 STAGES = ("outside_rounds", "warm_up_rounds", "steady_rounds")

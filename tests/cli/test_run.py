@@ -18,10 +18,10 @@ import pytest
 from PIL import Image
 
 from fedga.cli import console, progress
-from fedga.experiments import sweep
-from fedga.experiments.store import Store
-from fedga.simulation.engine import Engine
-from fedga.simulation.server import LaneRound
+from fedga.engine.engine import Engine
+from fedga.engine.server import LaneRound
+from fedga.store.store import Store
+from fedga.study import sweep
 from tests.cli.program import SMALL, done, fedga
 
 METRICS = ["accuracy", "macro_f1", "balanced_accuracy", "ea_ratio", "loss"]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from fedga.data import Dataset
-from fedga.data.catalog import Source
+from fedga.spec.catalog import Source
 
 
 def pictures(count: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from fedga.data.catalog import Hub
+from fedga.spec.catalog import Hub
 
 
 class FakeHub:

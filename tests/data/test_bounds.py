@@ -25,15 +25,16 @@ import scipy.io
 from PIL import Image
 
 from fedga.data import cache as cache_module
-from fedga.data import load_dataset, tables
-from fedga.data.files import reading, within_memory
-from fedga.data.parquet import _rows_at_once
+from fedga.data import load_dataset
+from fedga.data.formats import tables
+from fedga.data.formats.files import reading, within_memory
+from fedga.data.formats.parquet import _rows_at_once
 from fedga.data.site import columns_digest, load_site
 from fedga.errors import FedGAError
 from tests.data.data_makers import pictures, write_parquet, write_picture_classes
-from tests.experiments.conftest import unprivileged
 from tests.patience import PATIENCE_S
 from tests.sentences import one_sentence
+from tests.store.conftest import unprivileged
 
 MEGABYTE = 1_000_000
 Limit = Callable[[int], None]
@@ -190,7 +191,7 @@ def test_idx_promises(zipped: bool, tmp_path: Path) -> None:
 
 
 def test_cifar_archive_that_unpacks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedga.data.originals._MOST_UNPACKED", MEGABYTE)
+    monkeypatch.setattr("fedga.data.formats.originals._MOST_UNPACKED", MEGABYTE)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         member = tarfile.TarInfo("x" * 200)
@@ -389,7 +390,7 @@ def test_splitting_needs_memory_too(tmp_path: Path, memory: Limit) -> None:
     assert "array 'x'" in refused(tmp_path / "t.npz")
     sizes = iter([10 * MEGABYTE] * 2)  # for both arrays, and then for the copy
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedga.memory.available_memory", lambda: next(sizes, 1000))
+        patch.setattr("fedga.common.memory.available_memory", lambda: next(sizes, 1000))
         assert "to split them, needs" in refused(tmp_path / "t.npz")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedga.data import SOURCES, load_dataset
 from fedga.data import cache as cache_module
-from fedga.data import images as images_module
+from fedga.data.formats import images as images_module
 from tests.data.data_makers import check_equal, pictures, splits, write_parquet, write_picture_classes
 from tests.patience import PATIENCE_S
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from fedga.data import SOURCES, load_dataset
-from fedga.data.catalog import Hub, Source
 from fedga.data.hub import download
 from fedga.errors import FedGAError
+from fedga.spec.catalog import Hub, Source
 from tests.data.data_makers import check_equal, splits, write_parquet
 from tests.data.fake_hub import FakeHub, serving
 

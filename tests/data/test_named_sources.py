@@ -14,7 +14,7 @@ import pytest
 import scipy.io
 from sklearn.datasets import load_digits
 
-from fedga import own
+from fedga import plugins
 from fedga.data import SOURCES, Dataset, load_dataset, make_federation
 from fedga.errors import FedGAError
 from tests.data.data_makers import (
@@ -340,7 +340,7 @@ def test_packages_register_sources_by_entry_point(monkeypatch: pytest.MonkeyPatc
         EntryPoint("my-hospital", f"{__name__}:plugin_source", "fedga.datasets"),
         EntryPoint("broken", f"{__name__}:bad_plugin_source", "fedga.datasets"),
     ]
-    monkeypatch.setattr(own, "entry_points", lambda group: entries if group == "fedga.datasets" else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: entries if group == "fedga.datasets" else [])
     dataset = load_dataset("My_Hospital", data_dir=tmp_path)
     assert dataset.name == f"from {tmp_path}"
     assert dataset.fingerprint

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedga.data import load_dataset, make_federation
-from fedga.data.tables import CsvDialect, csv_dialect
+from fedga.data.formats.tables import CsvDialect, csv_dialect
 from fedga.errors import FedGAError
 from tests.cli.program import fedga
 from tests.data.data_makers import check_equal, encode, pictures, write_parquet, write_picture_classes

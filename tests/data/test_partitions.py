@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedga.common.streams import numpy_generator
 from fedga.data import PARTITIONS, Dataset, Federation, load_dataset, make_federation
 from fedga.data.partitions import cut_to_fit, label_distributions, wanted_counts
 from fedga.errors import FedGAError
-from fedga.streams import numpy_generator
 
 DEALT_OUT = sorted(set(PARTITIONS) - {"natural"})
 

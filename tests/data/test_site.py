@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedga.data import Dataset, load_dataset
-from fedga.data import images as images_module
 from fedga.data.assemble import fingerprint
+from fedga.data.formats import images as images_module
 from fedga.data.site import columns_digest, load_central, load_site
 from fedga.errors import FedGAError
 from tests.data.data_makers import check_equal, pictures, write_parquet, write_picture_classes

@@ -10,9 +10,9 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from fedga.diagnosis import csv_blocks
-from fedga.diagnosis.columns import Options
-from fedga.diagnosis.predictions import read_predictions
+from fedga.diagnosis.reading import csv_blocks
+from fedga.diagnosis.reading.columns import Options
+from fedga.diagnosis.reading.predictions import read_predictions
 from fedga.errors import FedGAError
 from tests.diagnosis.made_up import made_up, write_npz
 
@@ -264,7 +264,7 @@ def test_logits_taken_for_probabilities(tmp_path: Path) -> None:
 
 
 def test_too_many_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedga.diagnosis.tally.MOST_CELLS", 100)
+    monkeypatch.setattr("fedga.diagnosis.reading.tally.MOST_CELLS", 100)
     path = tmp_path / "some.npz"
     np.savez(path, probs=np.full((200, 2), 0.5), labels=np.arange(200) % 2, sites=np.arange(200))
     assert "too many for one page" in refused(path)
@@ -272,7 +272,7 @@ def test_too_many_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_too_many_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedga.diagnosis.tally.MOST_CELLS", 100)
+    monkeypatch.setattr("fedga.diagnosis.reading.tally.MOST_CELLS", 100)
     path = tmp_path / "some.npz"
     np.savez(path, probs=np.eye(11), labels=np.arange(11))
     assert "has 11 classes, too many for one page, which holds 10" in (said := refused(path))

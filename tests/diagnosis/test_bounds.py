@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedga.data import tables
-from fedga.diagnosis import csv_blocks
-from fedga.diagnosis.columns import Options
+from fedga.data.formats import tables
 from fedga.diagnosis.counts import holdings_of, read_counts
 from fedga.diagnosis.diagnosis import diagnose
-from fedga.diagnosis.predictions import read_predictions
+from fedga.diagnosis.reading import csv_blocks
+from fedga.diagnosis.reading.columns import Options
+from fedga.diagnosis.reading.predictions import read_predictions
 from fedga.errors import FedGAError
 from tests.sentences import one_sentence
 
@@ -117,7 +117,7 @@ def test_confusion_of_classes_needs_memory(tmp_path: Path, memory: Limit) -> Non
 def test_sites_need_memory() -> None:
     sites = [f"site {i}" for i in range(5000)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedga.memory.available_memory", lambda: 10 * MEGABYTE)
+        patch.setattr("fedga.common.memory.available_memory", lambda: 10 * MEGABYTE)
         with pytest.raises(FedGAError, match=r"of 5,000 sites and 2 classes, needs .*: put classes or sites together"):
             diagnose(np.full((5000, 2), 0.5), np.arange(5000) % 2, sites)
 

@@ -1,4 +1,4 @@
-"""The numbers are those of fedga.asymmetry, whatever the site; intervals and bounds hold what they promise."""
+"""The numbers are those of fedga.measures.asymmetry, whatever the site; intervals and bounds hold what they promise."""
 
 from __future__ import annotations
 

@@ -12,12 +12,13 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from fedga.diagnosis import csv_blocks, diagnose
-from fedga.diagnosis.arrays import pieces_of, tally_arrays
-from fedga.diagnosis.columns import Options
+from fedga.diagnosis import diagnose
 from fedga.diagnosis.diagnosis import diagnosis_of
-from fedga.diagnosis.predictions import read_predictions
-from fedga.diagnosis.tally import Predictions
+from fedga.diagnosis.reading import csv_blocks
+from fedga.diagnosis.reading.arrays import pieces_of, tally_arrays
+from fedga.diagnosis.reading.columns import Options
+from fedga.diagnosis.reading.predictions import read_predictions
+from fedga.diagnosis.reading.tally import Predictions
 from tests.diagnosis.made_up import MadeUp, made_up, rows_of, write_csv, write_npz, write_parquet
 
 

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
-from fedga import asymmetry
 from fedga.diagnosis import diagnose
 from fedga.diagnosis.build import _facts
 from fedga.diagnosis.picture import class_picture
 from fedga.diagnosis.verdict import FORGOTTEN, class_kinds
+from fedga.measures import asymmetry
 
 
 def two_classes(missed: float, false_alarm: float, ill: int, healthy: int = 2000) -> tuple[np.ndarray, np.ndarray]:

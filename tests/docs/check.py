@@ -35,8 +35,8 @@ def idle(command: Any) -> None:
 
 def only_settings(**values: Any) -> None:
     """Of `fedga run`, what comes before the data are read."""
-    from fedga.experiments.grid import build_sweep, parse_list
-    from fedga.experiments.spec import SETTINGS
+    from fedga.spec.grid import build_sweep, parse_list
+    from fedga.spec.settings import SETTINGS
 
     given = {name: parse_list(name, values[name]) for name in SETTINGS if values[name] is not None}
     build_sweep(given, values["config"])

@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 from typer.main import get_command
 
 from fedga.cli import _program, app
-from fedga.experiments.spec import SETTINGS
+from fedga.spec.settings import SETTINGS
 from tests.browser import CHROMIUM, needs_chromium
 from tests.docs.blocks import ROOT, read_blocks
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedga.flower import exchange, remote, roster
+from fedga.flower.server import exchange, remote, roster
 from tests.flower.three_sites import Federation, write_files
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedga.experiments.records import METRICS
-from fedga.experiments.saved import model_path
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import Store
-from fedga.experiments.sweep import Observer, run_sweep
+from fedga.common.sealed import unseal
 from fedga.flower import client_app
-from fedga.flower.on_server import _simulate
-from fedga.sealed import unseal
+from fedga.flower.server.app import _simulate
+from fedga.spec.settings import RunSpec
+from fedga.store.records import METRICS
+from fedga.store.store import Store
+from fedga.study.model_files import model_path
+from fedga.study.sweep import Observer, run_sweep
 from tests.flower.loopback import Loopback
 
 CLIENTS = 8

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from flwr.cli.config_utils import load_and_validate
 from flwr.cli.supernode.register import try_load_public_key
 
-from fedga.flower.deployment import certificates
-from fedga.flower.deployment.folder import ServerFolder
+from fedga.federation import certificates
+from fedga.federation.folder import ServerFolder
 from tests.cli.program import Outcome, done, fedga, files
 
 INIT = "flower init server --address fl.example.org --sites north,south --classes ill,well"
@@ -105,7 +105,7 @@ def test_the_app_is_one_that_flower_accepts(tmp_path: Path) -> None:
 
 
 def test_the_app_reads_its_settings(server: Path) -> None:
-    from fedga.flower.on_server import read_settings
+    from fedga.flower.server.app import read_settings
 
     config = tomllib.loads((server / "app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     settings, runs = read_settings(config)

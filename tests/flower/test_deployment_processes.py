@@ -28,15 +28,15 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from fedga.errors import FedGAError
-from fedga.flower import guard
-from fedga.flower import superlink as superlinks
-from fedga.flower.deployment import serve, site
-from fedga.flower.deployment.folder import SiteFolder
-from fedga.flower.deployment.gate import SIGNED, Admitted, Gate
-from fedga.flower.deployment.heard import Heard
-from fedga.flower.deployment.keys import make_key_pair
-from fedga.flower.family import Family, family, free_port
-from fedga.flower.superlink import SuperLink
+from fedga.federation import serve, site
+from fedga.federation.folder import SiteFolder
+from fedga.federation.gate import SIGNED, Admitted, Gate
+from fedga.federation.heard import Heard
+from fedga.federation.keys import make_key_pair
+from fedga.flower.processes import guard
+from fedga.flower.processes import superlink as superlinks
+from fedga.flower.processes.group import ProcessGroup, family, free_port
+from fedga.flower.processes.superlink import SuperLink
 from tests.cli.program import done
 from tests.patience import PATIENCE_S
 
@@ -53,7 +53,7 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from fedga.flower.family import family
+from fedga.flower.processes.group import family
 home, *arguments = sys.argv[1:]
 with family(Path(home)) as members:
     members.start(sys.executable, *arguments)
@@ -244,7 +244,7 @@ def test_only_admitted_sites_are_listened_to(admitted: Path) -> None:
 
 
 def test_a_site_that_is_admitted_later_is_listened_to(admitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedga.flower.deployment.gate._READ_KEYS_EVERY_S", 0.0)
+    monkeypatch.setattr("fedga.federation.gate._READ_KEYS_EVERY_S", 0.0)
     keys, west = Admitted(admitted), signature(admitted.parent / "keys/west.key")
     assert keys.signer(west) is None
     (admitted.parent / "west.pub").rename(admitted / "west.pub")
@@ -260,7 +260,8 @@ def test_only_models_are_long(admitted: Path) -> None:
 
 
 GATE = """
-from fedga.flower.deployment import connections, gate
+from fedga.federation import connections
+from fedga.federation import gate
 connections.SHOW_WITHIN_S, connections.STALLS_FOR_S, connections.TELL_EVERY_S = 1.0, 3.0, 0.1
 connections.STRANGERS, connections.OF_ONE_SITE = 3, 4
 gate.main()
@@ -421,7 +422,7 @@ class Link(SimpleNamespace):
 
 
 @contextlib.contextmanager
-def opened(home: Path, said: list[str]) -> Iterator[tuple[serve._Door, Family, int]]:
+def opened(home: Path, said: list[str]) -> Iterator[tuple[serve._Door, ProcessGroup, int]]:
     folder = SimpleNamespace(home=home, listen=lambda: "127.0.0.1", largest_reply=lambda: 1_000_000)
     port = free_port()
     with family(home) as members:
@@ -484,13 +485,13 @@ def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
     def run(*lives: str) -> list[str]:
         left = list(lives)
 
-        def start(members: Family, program: str, *arguments: str) -> subprocess.Popen[str]:
+        def start(members: ProcessGroup, program: str, *arguments: str) -> subprocess.Popen[str]:
             if not left:
                 raise KeyboardInterrupt
             command = [sys.executable, "-c", left.pop(0)]
             return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-        monkeypatch.setattr(Family, "start", start)
+        monkeypatch.setattr(ProcessGroup, "start", start)
         monkeypatch.setattr(site, "_reach", lambda *_: None)
         monkeypatch.setattr(site, "_TRY_EVERY_S", 0.01)
         with pytest.raises(KeyboardInterrupt):
@@ -538,7 +539,10 @@ def test_a_log_that_breaks_off_is_taken_up_where_it_was(tmp_path: Path, monkeypa
     lives = [
         ([*RUN, "one", "two", *BROKEN], 1),
         (['{"runs": [{"run-id": 42, "status": "running"}]}'], 0),
-        (["INFO : Starting logstream for run_id `42`", "one", "two", "three", "fedga.errors.FedGAError: bad"], 0),
+        (
+            ["INFO : Starting logstream for run_id `42`", "one", "two", "three", "fedga.errors.FedGAError: bad"],
+            0,
+        ),
         (['{"runs": [{"run-id": 42, "status": "finished:failed"}]}'], 0),
     ]
 
@@ -547,11 +551,11 @@ def test_a_log_that_breaks_off_is_taken_up_where_it_was(tmp_path: Path, monkeypa
         program = f"import sys; print(*{lines!r}, sep='\\n'); sys.exit({code})"
         return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr(Family, "start", start)
+    monkeypatch.setattr(ProcessGroup, "start", start)
     monkeypatch.setattr(superlinks, "_TAKE_UP_AFTER_S", 0.0)
     alive = cast(Any, SimpleNamespace(poll=lambda: None))
     taken: list[str] = []
-    outcome = SuperLink(Family(tmp_path, "mark"), alive, "", tmp_path / "log").run(tmp_path, on_line=taken.append)
+    outcome = SuperLink(ProcessGroup(tmp_path, "mark"), alive, "", tmp_path / "log").run(tmp_path, on_line=taken.append)
     assert outcome.status == "finished:failed"
     assert taken == [*RUN, "one", "two", *BROKEN, "three", "fedga.errors.FedGAError: bad"]
 

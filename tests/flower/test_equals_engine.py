@@ -9,11 +9,11 @@ from flwr.app import Message
 
 from fedga.algorithms import ALGORITHMS
 from fedga.errors import FedGAError
-from fedga.experiments.spec import SERVERS
 from fedga.flower import client_app, wire
+from fedga.spec.settings import SERVERS
+from tests.engine.runs import TELLING
 from tests.flower.loopback import Loopback
 from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine, partitions
-from tests.simulation.runs import TELLING
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -36,7 +36,7 @@ def test_every_server_optimiser(server: str, tmp_path: Path) -> None:
         {"optimizer": "adam", "lr": 0.01},
         {"momentum": 0.9, "weight_decay": 1e-3, "clip": None, "lr_schedule": "cosine"},
         {"aggregation": "uniform", "standardize": True},
-        {"model": "tests.simulation.runs:Mixing", "active": 8},
+        {"model": "tests.engine.runs:Mixing", "active": 8},
         {"partition": "iid", "alpha": None, "local_epochs": 1},
     ],
     ids=lambda settings: ",".join(settings),

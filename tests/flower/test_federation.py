@@ -28,9 +28,9 @@ import numpy as np
 import pytest
 
 from fedga.data import load_dataset, make_federation
-from fedga.experiments.spec import RunSpec
-from fedga.flower import guard
-from fedga.flower.family import free_port
+from fedga.flower.processes import guard
+from fedga.flower.processes.group import free_port
+from fedga.spec.settings import RunSpec
 from tests.cli.program import done
 from tests.flower.runs import on_engine
 from tests.patience import PATIENCE_S
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(3600)  # for the story: three minutes on two fr
 SITES = ("north", "south", "west")
 ROUNDS = 3
 LAST_WHOLE_ROUND = {"fedavg": ROUNDS, "fedga": ROUNDS - 1}  # before a site was killed
-IMPATIENT = "from fedga.flower.deployment import site; site.REFUSED_FOR_S = 1.0"
+IMPATIENT = "from fedga.federation import site; site.REFUSED_FOR_S = 1.0"
 
 
 class Program:

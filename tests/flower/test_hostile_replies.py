@@ -21,14 +21,14 @@ from torch import nn
 
 from fedga.data import load_dataset
 from fedga.data.federation import Dataset
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import Store
+from fedga.engine.device_data import DeviceData
 from fedga.flower import AlgorithmStrategy, introduce, wire
-from fedga.flower.exchange import Exchange
-from fedga.flower.federation import Sites
-from fedga.flower.remote import RemoteEngine, Terms
-from fedga.flower.roster import Form, Identity, Roster
-from fedga.simulation.device_data import DeviceData
+from fedga.flower.server.exchange import Exchange
+from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy
+from fedga.flower.server.roster import Form, Identity, Roster
+from fedga.flower.server.sites import Sites
+from fedga.spec.settings import RunSpec
+from fedga.store.store import Store
 from tests.flower import malformed
 from tests.flower.conftest import Clock
 from tests.flower.loopback import Loopback
@@ -77,8 +77,8 @@ class Trio:
         )
         lane = Sites(dataset, self.roster).lane(spec)
         data = DeviceData(dataset, torch.device("cpu"))
-        terms = Terms(strict=False, reply_within_s=100.0)
-        self.engine = RemoteEngine(lane, data, self.roster, self.exchange, terms=terms)
+        timeouts = TimeoutPolicy(strict=False, reply_within_s=100.0)
+        self.engine = RemoteEngine(lane, data, self.roster, self.exchange, timeouts=timeouts)
 
     def answer(self, message: Message, context: Context) -> Message:
         client = SITES.index(str(context.node_config["site"]))

@@ -10,8 +10,8 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 
-from fedga.experiments.grid import build_sweep
-from fedga.flower.on_server import read_settings
+from fedga.flower.server.app import read_settings
+from fedga.spec.grid import build_sweep
 from tests.cli.program import done, fedga, files
 
 

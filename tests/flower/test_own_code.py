@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fedga.errors import FedGAError
-from fedga.experiments.code import code_digest, own_code
 from fedga.flower import wire
-from fedga.flower.on_client import _check_code
+from fedga.flower.client.app import _check_code
+from fedga.store.code import code_digest, own_code
 from tests.flower.loopback import Loopback
 from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine
-from tests.test_own import FOCAL
+from tests.plugins.test_plugins import FOCAL
 
 HELPER = "POWER = 1\n"
 

@@ -15,11 +15,11 @@ import pytest
 
 from fedga.algorithms import ALGORITHMS
 from fedga.errors import FedGAError
-from fedga.experiments.store import Store
+from fedga.store.store import Store
 from tests.cli.program import done, fedga
+from tests.engine.runs import TELLING
 from tests.flower.runs import assert_equal_results
 from tests.patience import PATIENCE_S
-from tests.simulation.runs import TELLING
 
 RUNS = "run --dataset digits --clients 6 --active 2 --no-pictures --evaluate-every 1 --diagnose-every 1 --threads 1"
 MARK = "FEDGA_TEST"  # inherited by everything the program starts

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from fedga.asymmetry import forgetting
 from fedga.errors import FedGAError
-from fedga.flower.site_lines import WIDTH, Earlier, LocalTraining, class_lines
-from fedga.flower.site_log import FILE, Row, SiteLog, read
+from fedga.flower.client.site_lines import WIDTH, Earlier, LocalTraining, class_lines
+from fedga.flower.client.site_log import FILE, Row, SiteLog, read
+from fedga.measures.asymmetry import forgetting
 
 NAN = math.nan
 HEADER = "run,round,class,kind,training_samples,held_out_samples,before,after"

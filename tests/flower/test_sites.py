@@ -19,14 +19,15 @@ from safetensors.torch import save_file
 from fedga.data import load_dataset, make_federation
 from fedga.data.site import load_site
 from fedga.errors import FedGAError
-from fedga.experiments.saved import model_path
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import Store
-from fedga.flower import client_app, site_log, wire
-from fedga.flower.kept import Kept
+from fedga.flower import client_app, wire
+from fedga.flower.client import site_log
+from fedga.flower.client.state_store import ClientStateStore
 from fedga.report.page.payload import pack
 from fedga.report.page.repeat import repeat
 from fedga.report.page.study import read_study
+from fedga.spec.settings import RunSpec
+from fedga.store.store import Store
+from fedga.study.model_files import model_path
 from tests.cli.program import done
 from tests.flower.loopback import Loopback
 from tests.flower.malformed import npy
@@ -303,7 +304,7 @@ def test_what_a_client_keeps_waits_for_the_server_to_count_it(files: Path, tmp_p
     federation.grid.late = late_in_round_two
     federation.run(algorithm="scaffold", rounds=4)
     [spec] = _specs(federation.folder / "results")
-    kept = [Kept(federation.folder / name, spec.run_id, client) for client, name in enumerate(SITES)]
+    kept = [ClientStateStore(federation.folder / name, spec.run_id, client) for client, name in enumerate(SITES)]
     controls = torch.stack([each.read(4)["control"] for each in kept])
     [last] = [
         wire.arrays_of(asked.content, wire.RECEIVED)["control"]
@@ -319,7 +320,7 @@ def test_what_a_client_keeps_waits_for_the_server_to_count_it(files: Path, tmp_p
 
 
 def test_a_client_that_lost_what_it_kept_says_so(federation: Federation, tmp_path: Path) -> None:
-    kept = Kept(tmp_path, "run", 0)
+    kept = ClientStateStore(tmp_path, "run", 0)
     kept.write(3, {"control": torch.ones(2)}, counted=0)
     with pytest.raises(FedGAError, match="what was kept here after round 2 is not in"):
         kept.read(2)
@@ -333,7 +334,7 @@ def test_a_client_that_lost_what_it_kept_says_so(federation: Federation, tmp_pat
 
 @pytest.mark.parametrize("place", [0, 8, 20, 60, -1])
 def test_a_damaged_file_of_a_client_is_told(place: int, tmp_path: Path) -> None:
-    kept = Kept(tmp_path, "run", 0)
+    kept = ClientStateStore(tmp_path, "run", 0)
     kept.write(3, {"control": torch.ones(5)}, counted=0)
     [path] = kept.folder.iterdir()
     content = bytearray(path.read_bytes())
@@ -344,7 +345,7 @@ def test_a_damaged_file_of_a_client_is_told(place: int, tmp_path: Path) -> None:
 
 
 def test_what_version_0_1_kept_is_still_read(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, "run", 0)
+    kept = ClientStateStore(tmp_path, "run", 0)
     kept.folder.mkdir(parents=True)
     save_file({"control": torch.ones(5)}, kept.folder / "round-000003.safetensors")
     assert kept.read(3)["control"].tolist() == [1.0] * 5

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedga.errors import FedGAError
 from fedga.flower import AlgorithmStrategy, introduce, wire
-from fedga.flower import roster as rosters
+from fedga.flower.server import roster as rosters
 from tests.flower.loopback import Loopback
 from tests.flower.runs import partitions
 

@@ -9,9 +9,9 @@ from flwr.app import ArrayRecord, Message
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.algorithms.base import Sent
-from fedga.experiments.spec import RunSpec
 from fedga.flower import wire
 from fedga.models import build_model
+from fedga.spec.settings import RunSpec
 from tests.flower.loopback import Loopback
 from tests.flower.runs import CLIENTS, by_messages, make_spec
 

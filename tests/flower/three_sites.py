@@ -11,9 +11,9 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 
 from fedga.data import load_dataset, make_federation
-from fedga.experiments.store import Store
 from fedga.flower import client_app, wire
-from fedga.flower.on_server import server_app
+from fedga.flower.server.app import server_app
+from fedga.store.store import Store
 from tests.flower.loopback import Loopback
 
 SITES = ("north", "south", "west")

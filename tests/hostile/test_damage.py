@@ -22,10 +22,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedga.experiments.archive import write_archive
-from fedga.experiments.grid import build_sweep, parse_list
-from fedga.experiments.store import Store
-from fedga.experiments.sweep import Interrupted, Observer, run_sweep
+from fedga.spec.grid import build_sweep, parse_list
+from fedga.store.archive import write_archive
+from fedga.store.store import Store
+from fedga.study.sweep import Interrupted, Observer, run_sweep
 from tests.cli.program import Outcome, done, fedga
 from tests.hostile.damage import Damage, copied, damages
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedga.experiments.digests import seal_everything
-from fedga.experiments.spec import RunSpec
-from fedga.sealed import seal, unseal
+from fedga.common.sealed import seal, unseal
+from fedga.spec.settings import RunSpec
+from fedga.store.digests import seal_everything
 from tests.cli.program import SMALL, done, fedga
 from tests.hostile.audit import watched
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedga import own
+from fedga import plugins
 from fedga.errors import FedGAError
 from fedga.models import MODELS, LeNet, ResNet20, build_model, known_models
 
@@ -232,7 +232,7 @@ def test_an_installed_package_offers_a_network(monkeypatch: pytest.MonkeyPatch) 
         asked.append(group)
         return [EntryPoint("theirs", f"{__name__}:Own", group)]
 
-    monkeypatch.setattr(own, "entry_points", entry_points)
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
     assert isinstance(build_model("theirs", (3, 4, 4), 2), Own)
     assert known_models().keys() == {*MODELS, "theirs"}
     assert set(asked) == {"fedga.models"}

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fedga.experiments.grid import build_sweep
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import ClientRound, Partition, RoundMetrics, Store
+from fedga.spec.grid import build_sweep
+from fedga.spec.settings import RunSpec
+from fedga.store.store import ClientRound, Partition, RoundMetrics, Store
 
 CLASSES = tuple("0123456789")
 HOSTILE = '"><img src=x onerror=window.hacked=1><script>window.hacked=2</script>'

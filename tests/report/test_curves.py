@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fedga.errors import FedGAError
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import RoundMetrics, Store
 from fedga.report.curves import Curve, curves_from_rows, deviation, mean, median, read_curves
 from fedga.report.series import make_panels, panels_with
+from fedga.spec.settings import RunSpec
+from fedga.store.store import RoundMetrics, Store
 from tests.report.made_up import make_rows
 
 

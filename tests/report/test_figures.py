@@ -11,10 +11,11 @@ import pytest
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
+from fedga.drawing import style
+from fedga.engine.evaluation.metrics import ClientRecord
 from fedga.errors import FedGAError
-from fedga.report import figures, style
+from fedga.report import figures
 from fedga.report.curves import Curve, curves_from_rows
-from fedga.simulation.metrics import ClientRecord
 from tests.report.made_up import make_curves, make_rows
 
 NAMES = ["cat", "dog", "a very long name", "$5 or $6"]

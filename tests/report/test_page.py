@@ -20,12 +20,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedga.cli.report import report
+from fedga.cli.commands.report import report
+from fedga.drawing.style import algorithm_color
 from fedga.errors import FedGAError
-from fedga.experiments.archive import opened, write_archive
-from fedga.experiments.grid import build_sweep, parse_list, setting_name
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import Store
 from fedga.report.documents import Cell, Picture, Section, Table
 from fedga.report.page import payload
 from fedga.report.page.build import results_section, write_page
@@ -36,7 +33,10 @@ from fedga.report.page.story import at_chance, tell
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
 from fedga.report.page.tables import best_tables, results_table
-from fedga.report.style import algorithm_color
+from fedga.spec.grid import build_sweep, parse_list, setting_name
+from fedga.spec.settings import RunSpec
+from fedga.store.archive import opened, write_archive
+from fedga.store.store import Store
 from tests.report.page_stores import (
     HOSTILE,
     asked,
@@ -520,7 +520,7 @@ def test_a_large_study_is_thinned_and_the_page_says_so(
 
 
 def test_infinite_ratios_are_kept(tmp_path: Path) -> None:
-    from fedga.experiments.store import RoundMetrics
+    from fedga.store.store import RoundMetrics
 
     [spec] = grid(dataset="digits", algorithm="fedga", rounds=2)
     rows = [RoundMetrics(spec.run_id, number, 0.5, ea_ratio=float("inf")) for number in (1, 2)]

@@ -18,14 +18,14 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 
-from fedga.experiments.store import Store
+from fedga.drawing.style import drawing
 from fedga.report import figures
 from fedga.report.documents import Cell, Section, Table
 from fedga.report.page import payload
 from fedga.report.page.build import write_page
 from fedga.report.page.svg import svg_url
-from fedga.report.style import drawing
 from fedga.report.writers import comma_separated
+from fedga.store.store import Store
 from tests.browser import CHROMIUM, needs_chromium
 from tests.report.made_up import make_curves
 from tests.report.page_stores import HOSTILE, asked, hostile_store, last_values, mean_text, small_store

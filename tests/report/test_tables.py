@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from fedga.algorithms import Algorithm, Sent, known_algorithms
-from fedga.experiments.grid import build_sweep
 from fedga.report.curves import Curve, curves_from_rows
 from fedga.report.tables import (
     algorithms_rows,
@@ -25,6 +24,7 @@ from fedga.report.tables import (
     summary_table,
 )
 from fedga.report.terminal import TitledTable
+from fedga.spec.grid import build_sweep
 from tests.report.made_up import make_curves, make_rows
 
 

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.text import Text
 
+from fedga.common.spreadsheet import text_cells
 from fedga.errors import FedGAError
 from fedga.report import writers
 from fedga.report.documents import Cell, Picture, Section, Table
-from fedga.spreadsheet import text_cells
 
 ODD = [
     "a|b",

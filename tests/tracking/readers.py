@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fedga.experiments.database import open_for_reading
-from fedga.experiments.records import METRICS
-from fedga.experiments.results import read_runs
+from fedga.store.database import open_for_reading
+from fedga.store.records import METRICS
+from fedga.store.results import read_runs
 
 Point = tuple[int, str, float]  # round, metric, value
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from fedga.experiments.prepare import Preparation
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import Store
-from fedga.experiments.sweep import Observer, run_sweep
-from fedga.simulation.server import LaneRound
+from fedga.engine.server import LaneRound
+from fedga.spec.settings import RunSpec
+from fedga.store.store import Store
+from fedga.study.prepare import Preparation
+from fedga.study.sweep import Observer, run_sweep
 from fedga.tracking.follower import follow
 
 ROUNDS = 4

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedga.experiments.sweep import Interrupted
-from fedga.simulation.engine import Engine
-from fedga.simulation.server import LaneRound
+from fedga.engine.engine import Engine
+from fedga.engine.server import LaneRound
+from fedga.study.sweep import Interrupted
 from fedga.tracking import follower
 from fedga.tracking.follower import follow, run_names
 from fedga.tracking.ledger import Ledger

@@ -15,7 +15,7 @@ import pytest
 
 from fedga import tracking as package
 from fedga.errors import FedGAError
-from fedga.experiments.sweep import Interrupted
+from fedga.study.sweep import Interrupted
 from fedga.tracking import SERVICES, parse_services, tracking
 from tests.patience import PATIENCE_S
 from tests.tracking.readers import READERS, check_equal, counts, in_results, in_tensorboard
@@ -105,8 +105,8 @@ _TRAINER = """
 import sys, time
 from pathlib import Path
 import torch
-from fedga.experiments import sweep
-from fedga.experiments.store import Store
+from fedga.study import sweep
+from fedga.store.store import Store
 from fedga.tracking import tracking
 from tests.tracking.sweeps import AXES, SPECS, preparation, register
 

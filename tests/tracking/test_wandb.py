@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedga.experiments.sweep import Interrupted
+from fedga.study.sweep import Interrupted
 from tests.tracking.readers import in_results
 from tests.tracking.sweeps import deliver, train
 from tests.tracking.wandb_server import WandbServer, serving

@@ -1,22 +1,22 @@
-"""Algorithms by name: ours, and the user's own (``fedga.own``)."""
+"""Algorithms by name: ours, and the user's own (``fedga.plugins``)."""
 
 from __future__ import annotations
 
 from dataclasses import Field, fields
 from typing import Any
 
-from fedga import own
+from fedga import plugins
 from fedga.algorithms.base import Algorithm, Batch, Sent, Server, Trained, option
+from fedga.algorithms.checking.declared import check_declarations, check_options, check_overrides
 from fedga.algorithms.climb import CLIMB
-from fedga.algorithms.declared import check_declarations, check_options, check_overrides
 from fedga.algorithms.fedavg import FedAvg
 from fedga.algorithms.fedga import FedGA, FedGABatch
 from fedga.algorithms.fedntd import FedNTD
 from fedga.algorithms.fedprox import FedProx
 from fedga.algorithms.fedrl import FedRL
 from fedga.algorithms.scaffold import SCAFFOLD
+from fedga.common.ranges import Number, wrong_value
 from fedga.errors import FedGAError, unknown_name
-from fedga.ranges import Number, wrong_value
 
 __all__ = [
     "ALGORITHMS",
@@ -47,9 +47,9 @@ _ANY_FLOAT32 = Number(largest=3e38)  # of an option that declares no range
 _PASSED: set[type[Algorithm]] = set()
 
 
-def own_algorithms(*, installed: bool = True) -> dict[str, own.Part]:
+def own_algorithms(*, installed: bool = True) -> dict[str, plugins.Plugin]:
     """The user's own algorithms by name, of her project file and of installed packages; their code is not run."""
-    return own.parts("algorithms", ALGORITHMS, installed=installed)
+    return plugins.parts("algorithms", ALGORITHMS, installed=installed)
 
 
 def known_algorithms() -> dict[str, type[Algorithm]]:
@@ -64,7 +64,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     if name not in mine:
-        raise own.unknown("algorithms", name, [*ALGORITHMS, *mine])
+        raise plugins.unknown("algorithms", name, [*ALGORITHMS, *mine])
     return as_algorithm(mine[name].load(), str(mine[name]))
 
 
@@ -81,7 +81,7 @@ def _checked(algorithm: Algorithm, name: str) -> Algorithm:
     """An algorithm, whose hooks have been checked in this process if it is the user's own."""
     kind = type(algorithm)
     if kind not in ALGORITHMS.values() and kind not in _PASSED:
-        from fedga.algorithms.check import check_hooks
+        from fedga.algorithms.checking.battery import check_hooks
 
         check_hooks(algorithm, name)
         check_overrides(kind, name)
@@ -92,7 +92,7 @@ def _checked(algorithm: Algorithm, name: str) -> Algorithm:
 def make_algorithm(name: str | Algorithm | type[Algorithm], **options: Any) -> Algorithm:
     """An algorithm by name or by class, its options by keyword; text is converted to the option's type.
 
-    One of the user's own has passed `fedga.algorithms.check.check_hooks`.
+    One of the user's own has passed `fedga.algorithms.checking.battery.check_hooks`.
 
     >>> make_algorithm("fedprox", mu="0.01")
     FedProx(mu=0.01)

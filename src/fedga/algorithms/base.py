@@ -1,7 +1,7 @@
 """What a federated algorithm is: a handful of pure functions, written once, for one client and one server.
 
-The same object runs on thousands of stacked clients (``fedga.simulation.engine``), in the plain loop
-(``fedga.simulation.reference``), and on real machines. Every hook has a default, and the defaults together are
+The same object runs on thousands of stacked clients (``fedga.engine.engine``), in the plain loop
+(``fedga.engine.reference``), and on real machines. Every hook has a default, and the defaults together are
 FedAvg; an algorithm overrides the lines in which it differs.
 
 Hooks work on tensors of *one* client or *one* server and must not branch on tensor values, so that the engine can
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedga.ranges import Number
+from fedga.common.ranges import Number
 
 Tensors = Mapping[str, Tensor]
 

@@ -1,7 +1,7 @@
 """FedGA: gradient alignment through calibrated labels, Eq. (10) of the paper.
 
 Xiao, Zuo and Wang. FedGA: Federated Learning with Gradient Alignment for Error Asymmetry Mitigation. AAAI 2025.
-The loss itself lives in ``fedga.calibration``.
+The loss itself lives in ``fedga.losses.calibration``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import ClassVar, get_args
 from torch import Tensor
 
 from fedga.algorithms.base import Algorithm, Batch, option
-from fedga.calibration import Variant, batch_class_counts, ga_loss
 from fedga.errors import unknown_name
+from fedga.losses.calibration import Variant, batch_class_counts, ga_loss
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _common(
 @cache
 def _program() -> Any:
     """The commands, which live in modules of their own, loaded once."""
-    from fedga.cli import data, diagnose, flower, inspect, new, paper, report, run, tune
+    from fedga.cli.commands import data, diagnose, flower, inspect, new, paper, report, run, tune
 
     app.command("run")(run.command)
     app.command("paper")(paper.paper)
@@ -181,7 +181,7 @@ def _sentence_of_memory(error: Exception) -> str | None:
         return f"too little memory to load PyTorch ({reason}): {more}"
     is_loaded = hasattr(sys.modules.get("torch"), "OutOfMemoryError")  # else what needs PyTorch cannot be asked
     if isinstance(error, (RuntimeError, MemoryError)) and is_loaded:
-        from fedga.simulation.memory import is_out_of_memory
+        from fedga.engine.stack.budget import is_out_of_memory
 
         if is_out_of_memory(error):
             return "out of memory, however little is done at once: use a smaller --batch-size, --model or data set"

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedga.data.catalog import find_source
 from fedga.errors import FedGAError, quoted
+from fedga.spec.catalog import find_source
 
 
 def check_data_dir(folder: Path | None, where: str = "--data-dir") -> Path | None:

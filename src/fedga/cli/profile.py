@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedga.cli.console import err, say
-from fedga.experiments.database import explained
-from fedga.experiments.sweep import Interrupted
+from fedga.engine.profile import Measured, Profile, Stopwatch
 from fedga.report.profile import profile_table
-from fedga.simulation.profile import Measured, Profile, Stopwatch
+from fedga.store.database import explained
+from fedga.study.sweep import Interrupted
 
 
 @contextmanager

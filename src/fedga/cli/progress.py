@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from fedga.cli.console import err, say
-from fedga.experiments.spec import RunSpec
 from fedga.report.series import setting_text
+from fedga.spec.settings import RunSpec
 
 if TYPE_CHECKING:
-    from fedga.experiments.sweep import Observer
-    from fedga.simulation.server import LaneRound
+    from fedga.engine.server import LaneRound
+    from fedga.study.sweep import Observer
 
 LOG_EVERY_S = 10.0  # where there is no terminal to draw on
 
@@ -90,7 +90,7 @@ class SweepProgress:
         self.latest: dict[str, tuple[str, float]] = {}
 
     def observer(self) -> Observer:
-        from fedga.experiments.sweep import Observer
+        from fedga.study.sweep import Observer
 
         return Observer(self._started, self._advanced, self._noticed, self.stop)
 

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from fedga.cli.console import say
 from fedga.errors import FedGAError
-from fedga.experiments.spec import RunSpec
 from fedga.report import figures
 from fedga.report.curves import Curve, read_curves
 from fedga.report.general import general_pictures
 from fedga.report.summary import summary_metrics, summary_table
+from fedga.spec.settings import RunSpec
 
 
 def print_summary(folder: Path, run_ids: Collection[str] | None, console: Console) -> list[Curve]:

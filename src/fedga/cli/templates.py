@@ -67,7 +67,7 @@ class {title}(Algorithm):
     #   downloads: ClassVar[tuple[Sent, ...]] = (Sent("weights", "classes", "how rare each class is"),)
 ''',
     """\
-from fedga.checks import check_algorithm
+from fedga.testing import check_algorithm
 from {module} import {title}
 
 
@@ -101,7 +101,7 @@ class {title}(nn.Module):
         return self.layers(inputs)
 ''',
     """\
-from fedga.checks import check_model
+from fedga.testing import check_model
 from {module} import {title}
 
 
@@ -155,8 +155,8 @@ METRIC = Template(
 
 from torch import Tensor
 
-from fedga import scores
-from fedga.simulation.evaluation import Evaluation
+from fedga.measures import scores
+from fedga.engine.evaluation.evaluate import Evaluation
 
 
 def {module}(evaluation: Evaluation) -> Tensor:
@@ -171,7 +171,7 @@ def {module}(evaluation: Evaluation) -> Tensor:
     """\
 import torch
 
-from fedga.simulation.evaluation import Evaluation
+from fedga.engine.evaluation.evaluate import Evaluation
 from {module} import {module}
 
 

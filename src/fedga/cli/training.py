@@ -12,18 +12,18 @@ import typer
 from fedga.cli.checks import check_data_dir, check_data_variable
 from fedga.cli.console import err, fail, say
 from fedga.errors import FedGAError, unknown_name
-from fedga.experiments.archive import is_archive
-from fedga.experiments.grid import Provenance
-from fedga.experiments.kinds import Number
-from fedga.experiments.spec import RunSpec
+from fedga.spec.grid import Provenance
+from fedga.spec.kinds import Number
+from fedga.spec.settings import RunSpec
+from fedga.store.archive import is_archive
 from fedga.tracking import parse_services, tracking
 
 if TYPE_CHECKING:
     import torch
 
-    from fedga.experiments.prepare import Preparation
-    from fedga.experiments.sweep import Observer
-    from fedga.simulation.profile import Profile
+    from fedga.engine.profile import Profile
+    from fedga.study.prepare import Preparation
+    from fedga.study.sweep import Observer
 
 ENGINES = ("built-in", "flower")
 THREADS = Number(whole=True, least=1, largest=4096)  # each has a copy of the network
@@ -111,8 +111,8 @@ def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = 
     import torch
 
     from fedga.cli.progress import decoding
-    from fedga.experiments.prepare import Preparation, choose_device
-    from fedga.simulation.profile import DATA, NO_PROFILE, Stopwatch
+    from fedga.engine.profile import DATA, NO_PROFILE, Stopwatch
+    from fedga.study.prepare import Preparation, choose_device
 
     device = choose_device(program.device or "auto")
     watch = Stopwatch(device) if program.profile else NO_PROFILE
@@ -136,9 +136,9 @@ def train(
     """Train what the folder does not have yet, with a bar; Ctrl-C ends the program after the round it is in."""
     from fedga.cli.profile import profiling
     from fedga.cli.progress import StopRequest, SweepProgress
-    from fedga.experiments.store import Store
-    from fedga.experiments.sweep import Interrupted, run_sweep
     from fedga.report.tables import settings_table
+    from fedga.store.store import Store
+    from fedga.study.sweep import Interrupted, run_sweep
 
     specs, preparation, watch = prepared.specs, prepared.preparation, prepared.watch
     if is_archive(folder):

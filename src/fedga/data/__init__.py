@@ -4,9 +4,9 @@ Importing this needs numpy alone: pyarrow, Pillow, scikit-learn, scipy and huggi
 them.
 """
 
-from fedga.data.catalog import SOURCES, Source
 from fedga.data.federation import Dataset, Federation
 from fedga.data.partitions import PARTITIONS, make_federation
 from fedga.data.sources import load_dataset
+from fedga.spec.catalog import SOURCES, Source
 
 __all__ = ["PARTITIONS", "SOURCES", "Dataset", "Federation", "Source", "load_dataset", "make_federation"]

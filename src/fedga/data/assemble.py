@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedga.common.memory import require_memory
 from fedga.data.federation import Dataset
-from fedga.data.files import FEWER_SAMPLES
+from fedga.data.formats.files import FEWER_SAMPLES
 from fedga.errors import FedGAError
-from fedga.memory import require_memory
 
 BYTES_PER_LABEL = 64  # while labels become class indices and clients get numbers: of all copies at work
 TEST_EVERY = 5  # without a test split, every fifth sample of each class is held out

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from fedga.common.files import open_regular, require_regular
 from fedga.data.federation import Dataset
-from fedga.data.files import reading, within_memory
-from fedga.files import open_regular, require_regular
+from fedga.data.formats.files import reading, within_memory
 
 READER_VERSION = 3  # raise when a reader's output changes, so that old entries are not used
 _ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets", "train_clients")

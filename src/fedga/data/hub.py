@@ -15,10 +15,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fedga.data.catalog import Hub, HubFile, Source
-from fedga.data.files import optional
+from fedga.common.files import open_regular
+from fedga.data.formats.files import optional
 from fedga.errors import FedGAError
-from fedga.files import open_regular
+from fedga.spec.catalog import Hub, HubFile, Source
 
 _PURPOSE = "downloading data sets"
 _SHA256 = re.compile(r"[0-9a-f]{64}")

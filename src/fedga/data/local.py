@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedga.data import folders, originals, tables
 from fedga.data.assemble import Parts
-from fedga.data.catalog import Source, plain
-from fedga.data.parquet import in_order
+from fedga.data.formats import folders, originals, tables
+from fedga.data.formats.parquet import in_order
 from fedga.errors import FedGAError
+from fedga.spec.catalog import Source, plain
 
 _SHARDED = r"(-\d{5}-of-\d{5}(-[0-9a-f]+)?)?\.parquet"
 _CIFAR = {

@@ -20,7 +20,7 @@ _NAMED_CLIENTS = 8  # an error lists this many clients by name
 
 
 @dataclass(frozen=True)
-class Deal:
+class PartitionInputs:
     """All that a partition function may use."""
 
     dataset: Dataset
@@ -76,10 +76,10 @@ def cut_to_fit(counts: np.ndarray, class_sizes: np.ndarray) -> np.ndarray:
     return np.diff(served, axis=0, prepend=0)
 
 
-def _class_lists(deal: Deal) -> np.ndarray:
+def _class_lists(inputs: PartitionInputs) -> np.ndarray:
     """All training indices, class by class, shuffled within each class."""
-    shuffled = deal.generator.permutation(len(deal.targets))
-    return shuffled[np.argsort(deal.targets[shuffled], kind="stable")]
+    shuffled = inputs.generator.permutation(len(inputs.targets))
+    return shuffled[np.argsort(inputs.targets[shuffled], kind="stable")]
 
 
 def _gather(lists: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -99,60 +99,60 @@ def _even_sizes(samples: int, parts: int) -> np.ndarray:
     return np.diff(np.arange(parts + 1) * samples // parts)
 
 
-def dirichlet(deal: Deal) -> Dealt:
+def dirichlet(inputs: PartitionInputs) -> Dealt:
     """The paper's: every client draws a label distribution; clients are equally large, and some data stays unused."""
-    sizes = deal.class_sizes
-    distributions = label_distributions(deal.generator, deal.alpha, deal.clients, len(sizes))
+    sizes = inputs.class_sizes
+    distributions = label_distributions(inputs.generator, inputs.alpha, inputs.clients, len(sizes))
     counts = cut_to_fit(wanted_counts(distributions, sizes), sizes)
-    return _slices(_class_lists(deal), sizes, counts)
+    return _slices(_class_lists(inputs), sizes, counts)
 
 
-def dirichlet_class(deal: Deal) -> Dealt:
+def dirichlet_class(inputs: PartitionInputs) -> Dealt:
     """Every class is spread over the clients by its own Dirichlet draw: unequal client sizes, every sample used."""
-    sizes = deal.class_sizes
-    shares = label_distributions(deal.generator, deal.alpha, len(sizes), deal.clients)
+    sizes = inputs.class_sizes
+    shares = label_distributions(inputs.generator, inputs.alpha, len(sizes), inputs.clients)
     ends = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
     ends[:, -1] = sizes
     counts = np.diff(np.minimum(ends, sizes[:, None]), axis=1, prepend=0).T
-    return _slices(_class_lists(deal), sizes, counts)
+    return _slices(_class_lists(inputs), sizes, counts)
 
 
-def shards(deal: Deal) -> Dealt:
+def shards(inputs: PartitionInputs) -> Dealt:
     """Samples sorted by label, cut into clients × ``classes_per_client`` shards and dealt out (McMahan et al. 2017)."""
-    pieces = deal.clients * deal.classes_per_client
-    if pieces > len(deal.targets):
+    pieces = inputs.clients * inputs.classes_per_client
+    if pieces > len(inputs.targets):
         raise FedGAError(
-            f"{len(deal.targets)} training samples cannot be cut into {deal.clients} clients x "
-            f"{deal.classes_per_client} shards: use fewer clients or fewer classes_per_client"
+            f"{len(inputs.targets)} training samples cannot be cut into {inputs.clients} clients x "
+            f"{inputs.classes_per_client} shards: use fewer clients or fewer classes_per_client"
         )
-    lengths = _even_sizes(len(deal.targets), pieces)
+    lengths = _even_sizes(len(inputs.targets), pieces)
     starts = np.cumsum(lengths) - lengths
-    lists = _class_lists(deal)
-    order = deal.generator.permutation(pieces)
-    sizes = lengths[order].reshape(deal.clients, deal.classes_per_client).sum(axis=1)
+    lists = _class_lists(inputs)
+    order = inputs.generator.permutation(pieces)
+    sizes = lengths[order].reshape(inputs.clients, inputs.classes_per_client).sum(axis=1)
     return _gather(lists, starts[order], lengths[order]), sizes
 
 
-def iid(deal: Deal) -> Dealt:
+def iid(inputs: PartitionInputs) -> Dealt:
     """All samples, shuffled, in equal parts."""
-    shuffled = deal.generator.permutation(len(deal.targets))
-    return shuffled, _even_sizes(len(shuffled), deal.clients)
+    shuffled = inputs.generator.permutation(len(inputs.targets))
+    return shuffled, _even_sizes(len(shuffled), inputs.clients)
 
 
-def even(deal: Deal) -> Dealt:
+def even(inputs: PartitionInputs) -> Dealt:
     """Exactly the samples that ``dirichlet`` uses with the same α and seed, dealt evenly: the line without skew."""
-    used, _ = dirichlet(deal)
-    return deal.generator.permutation(used), _even_sizes(len(used), deal.clients)
+    used, _ = dirichlet(inputs)
+    return inputs.generator.permutation(used), _even_sizes(len(used), inputs.clients)
 
 
-def natural(deal: Deal) -> Dealt:
+def natural(inputs: PartitionInputs) -> Dealt:
     """Every sample stays with the client that the data set names for it."""
-    owners = deal.dataset.train_clients
+    owners = inputs.dataset.train_clients
     assert owners is not None
-    return np.argsort(owners, kind="stable"), np.bincount(owners, minlength=deal.clients)
+    return np.argsort(owners, kind="stable"), np.bincount(owners, minlength=inputs.clients)
 
 
-PARTITIONS: dict[str, Callable[[Deal], Dealt]] = {
+PARTITIONS: dict[str, Callable[[PartitionInputs], Dealt]] = {
     "dirichlet": dirichlet,
     "dirichlet-class": dirichlet_class,
     "even": even,
@@ -182,7 +182,7 @@ def make_federation(
     >>> federation.num_clients, federation.class_counts.shape
     (5, (5, 10))
     """
-    from fedga.streams import numpy_generator  # here, since it imports torch and fedga.data stays light
+    from fedga.common.streams import numpy_generator  # here, since it imports torch and fedga.data stays light
 
     if partition not in PARTITIONS:
         raise unknown_name("partition", partition, PARTITIONS)
@@ -190,9 +190,11 @@ def make_federation(
     if not isinstance(classes_per_client, Integral) or classes_per_client < 1:
         raise FedGAError(f"classes_per_client is {classes_per_client}: give a whole number of at least 1")
     clients = _natural_clients(dataset, clients) if partition == "natural" else _check_clients(dataset, clients)
-    deal = Deal(dataset, clients, concentration, int(classes_per_client), numpy_generator(int(seed), "partition"))
-    indices, sizes = PARTITIONS[partition](deal)
-    _check_nobody_empty(deal, partition, sizes)
+    inputs = PartitionInputs(
+        dataset, clients, concentration, int(classes_per_client), numpy_generator(int(seed), "partition")
+    )
+    indices, sizes = PARTITIONS[partition](inputs)
+    _check_nobody_empty(inputs, partition, sizes)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return Federation(dataset, indices.astype(np.int64), offsets.astype(np.int64))
 
@@ -230,16 +232,16 @@ def _natural_clients(dataset: Dataset, clients: int | None) -> int:
     return there
 
 
-def _check_nobody_empty(deal: Deal, partition: str, sizes: np.ndarray) -> None:
+def _check_nobody_empty(inputs: PartitionInputs, partition: str, sizes: np.ndarray) -> None:
     empty = np.flatnonzero(sizes == 0)
     if not len(empty):
         return
     named = ", ".join(map(str, empty[:_NAMED_CLIENTS])) + (", ..." if len(empty) > _NAMED_CLIENTS else "")
-    setting = f"{partition!r}" + (f" with alpha={deal.alpha:g}" if partition in _USES_ALPHA else "")
-    who = f"client {named} is" if len(empty) == 1 else f"{len(empty)} of {deal.clients} clients ({named}) are"
+    setting = f"{partition!r}" + (f" with alpha={inputs.alpha:g}" if partition in _USES_ALPHA else "")
+    who = f"client {named} is" if len(empty) == 1 else f"{len(empty)} of {inputs.clients} clients ({named}) are"
     remedies = {
         "dirichlet-class": "use a larger alpha, fewer clients, or partition 'dirichlet', whose clients are equal",
         "natural": "remove the clients that own no training sample from the data set",
     }
     remedy = remedies.get(partition, "use fewer clients, or a data set with more samples of its rarest class")
-    raise FedGAError(f"{who} left without samples by partition {setting} of {deal.dataset.name!r}: {remedy}")
+    raise FedGAError(f"{who} left without samples by partition {setting} of {inputs.dataset.name!r}: {remedy}")

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fedga.common.files import require_regular
 from fedga.data import cache
 from fedga.data.assemble import Parts, Samples, check_lengths, held_out, index_of_names, join, listed, whole_numbers
 from fedga.data.federation import Dataset
-from fedga.data.files import Progress, optional, reading
+from fedga.data.formats.files import Progress, optional, reading
+from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options, csv_start, rows_of
 from fedga.data.sources import find_path
-from fedga.data.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options, csv_start, rows_of
 from fedga.errors import FedGAError
-from fedga.files import require_regular
 
 _TRUTHS = (("false", "true"), ("no", "yes"))  # what a class may be called that a truth value means for certain
 _NAMED_CLASSES = 20  # an error lists this many of the agreed classes

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fedga import own
-from fedga.data import cache, local, tables
-from fedga.data.arrays import read_npz
+from fedga import plugins
+from fedga.data import cache, local
 from fedga.data.assemble import TEST_EVERY, Parts, Samples, assemble, fingerprint
-from fedga.data.catalog import SOURCES, Source, find_source, plain
 from fedga.data.federation import Dataset
-from fedga.data.files import Progress, optional
-from fedga.data.folders import image_folder
+from fedga.data.formats import tables
+from fedga.data.formats.arrays import read_npz
+from fedga.data.formats.files import Progress, optional
+from fedga.data.formats.folders import image_folder
 from fedga.data.hub import download as download_source
 from fedga.errors import FedGAError, a_or_an, unknown_name
+from fedga.spec.catalog import SOURCES, Source, find_source, plain
 
 _TABLES = (".csv", ".parquet")
 _CHANNELS = (1, 3)  # of a picture: grey, or colours
@@ -35,7 +36,7 @@ def load_dataset(
     download: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A data set by name (``SOURCES``, or the user's own, see ``fedga.own``), or by the path of its files.
+    """A data set by name (``SOURCES``, or the user's own, see ``fedga.plugins``), or by the path of its files.
 
     Named sets are looked for in ``data_dir``, else in the folder ``FEDGA_DATA``, and then among earlier downloads; a
     connection is opened only with ``download=True`` and only if no copy is found. A path is an ``.npz``, ``.csv`` or
@@ -64,7 +65,7 @@ def load_dataset(
         return _load_path(path, options)
     if path.suffix.lower() in (*_TABLES, ".npz") or {os.sep, "/"} & set(name):
         raise FedGAError(f"{name} does not exist: check the path, or name one of {', '.join(sorted(SOURCES))}")
-    raise own.unknown("datasets", name, [*SOURCES, *(part.name for part in mine.values())])
+    raise plugins.unknown("datasets", name, [*SOURCES, *(part.name for part in mine.values())])
 
 
 def is_here(name: str, data_dir: Path | str | None = None) -> bool:
@@ -80,8 +81,8 @@ def is_here(name: str, data_dir: Path | str | None = None) -> bool:
 
 def _folders(data_dir: Path | str | None) -> tuple[Path, ...]:
     chosen = data_dir if data_dir is not None else os.environ.get("FEDGA_DATA") or None
-    own = () if chosen is None else (Path(chosen).expanduser(),)
-    return (*own, cache.cache_dir() / "data")
+    plugins = () if chosen is None else (Path(chosen).expanduser(),)
+    return (*plugins, cache.cache_dir() / "data")
 
 
 def _load_named(source: Source, folders: tuple[Path, ...], options: tables.Options, download: bool) -> Dataset:
@@ -177,16 +178,16 @@ def _digits(source: Source) -> Dataset:
     return assemble(source.name, Parts(whole.take(~test), whole.take(test), source.class_names), input_scale=16.0)
 
 
-def own_datasets(*, installed: bool = True) -> dict[str, own.Part]:
+def own_datasets(*, installed: bool = True) -> dict[str, plugins.Plugin]:
     """The user's own sources by their plain name, of her project file and of installed packages."""
-    found = own.parts("datasets", installed=installed).values()
+    found = plugins.parts("datasets", installed=installed).values()
     for part in found:
         if part.folder and (source := find_source(part.name)):
-            raise own.shadows(part, source.name)
+            raise plugins.shadows(part, source.name)
     return {plain(part.name): part for part in found}
 
 
-def _load_own(part: own.Part, data_dir: Path | str | None) -> Dataset:
+def _load_own(part: plugins.Plugin, data_dir: Path | str | None) -> Dataset:
     """A source of the user's own: a callable that takes ``data_dir`` (a path or None) and returns a ``Dataset``."""
     chosen = data_dir if data_dir is not None else os.environ.get("FEDGA_DATA") or None
     load = part.load()

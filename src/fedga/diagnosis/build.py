@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedga.common.files import write_whole
 from fedga.diagnosis import maps, picture
 from fedga.diagnosis.measure import FEW_SAMPLES
 from fedga.diagnosis.numbers import as_csv, cell_rows, class_rows, site_rows
+from fedga.diagnosis.reading.target import beside, check_target
 from fedga.diagnosis.shown import page_tables
-from fedga.diagnosis.target import beside, check_target
 from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, percent
 from fedga.errors import FedGAError
-from fedga.files import write_whole
 from fedga.report.page.shared import TableView
 from fedga.report.page.template import environment
 from fedga.report.summary import number_text

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from fedga.data.files import read_whole, reading
-from fedga.data.tables import rows_of
-from fedga.diagnosis.vocabulary import UNKNOWN, Labels, few_of, text_of
+from fedga.common.files import require_regular
+from fedga.common.memory import require_memory
+from fedga.data.formats.files import read_whole, reading
+from fedga.data.formats.tables import rows_of
+from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, few_of, text_of
 from fedga.errors import FedGAError, quoted
-from fedga.files import require_regular
-from fedga.memory import require_memory
 
 _BYTES_PER_LETTER = 30  # that a file of short names and numbers takes in memory, by its size
 _NAMED_COLUMNS = 12  # an error lists this many

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from fedga.diagnosis.arrays import pieces_of, tally_arrays
 from fedga.diagnosis.counts import Given, Holdings, holdings_of
 from fedga.diagnosis.example import Example, example_of
 from fedga.diagnosis.measure import Errors, errors_of, stationary_bounds
-from fedga.diagnosis.tally import Predictions
+from fedga.diagnosis.reading.arrays import pieces_of, tally_arrays
+from fedga.diagnosis.reading.tally import Predictions
+from fedga.diagnosis.reading.vocabulary import text_of
 from fedga.diagnosis.verdict import Verdict, judge
-from fedga.diagnosis.vocabulary import text_of
 from fedga.errors import FedGAError
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedga.diagnosis.example import Sample
 from fedga.diagnosis.picture import most_telling
 from fedga.diagnosis.verdict import number, percent
-from fedga.report.heatmap import depth
+from fedga.drawing.heatmap import depth
 from fedga.report.summary import number_text
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The numbers of a diagnosis: both errors of every class, their asymmetry and how sure it is, over all and by site.
 
-The formulas are those of ``fedga.asymmetry`` and ``fedga.calibration``, written once more in NumPy and tested to be the
-same: torch takes seconds to import, longer than most files take to read.
+The formulas are those of ``fedga.measures.asymmetry`` and ``fedga.losses.calibration``, written once more in NumPy and
+tested to be the same: torch takes seconds to import, longer than most files take to read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from fedga.diagnosis.interval import ratio_limits, sure_of_all
-from fedga.diagnosis.tally import Tally
+from fedga.diagnosis.reading.tally import Tally
 
 FEW_SAMPLES = 20  # of a class: below, nothing is concluded from its numbers
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedga.common.spreadsheet import text_cell
 from fedga.diagnosis.measure import Errors
-from fedga.spreadsheet import text_cell
 
 if TYPE_CHECKING:
     from fedga.diagnosis.diagnosis import Diagnosis

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from fedga.errors import needs_extra
 
 if TYPE_CHECKING:
-    from fedga.flower.on_client import client_app as client_app
-    from fedga.flower.on_client import introduce as introduce
-    from fedga.flower.on_server import server_app as server_app
-    from fedga.flower.strategy import AlgorithmStrategy as AlgorithmStrategy
+    from fedga.flower.client.app import client_app as client_app
+    from fedga.flower.client.app import introduce as introduce
+    from fedga.flower.server.app import server_app as server_app
+    from fedga.flower.server.strategy import AlgorithmStrategy as AlgorithmStrategy
 
 _HOMES = {
-    "AlgorithmStrategy": "fedga.flower.strategy",
-    "client_app": "fedga.flower.on_client",
-    "introduce": "fedga.flower.on_client",
-    "server_app": "fedga.flower.on_server",
+    "AlgorithmStrategy": "fedga.flower.server.strategy",
+    "client_app": "fedga.flower.client.app",
+    "introduce": "fedga.flower.client.app",
+    "server_app": "fedga.flower.server.app",
 }
 
 __all__ = ["AlgorithmStrategy", "client_app", "introduce", "server_app"]

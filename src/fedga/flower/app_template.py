@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.files import write_whole
-from fedga.flower.words import Value, as_toml
+from fedga.flower.processes.words import Value, as_toml
 
 PACKAGE = "fedga_app"
 

@@ -20,9 +20,9 @@ from flwr.common.constant import SType
 from torch import Tensor
 
 from fedga.algorithms.base import Algorithm, Sent
+from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError, quoted
 from fedga.flower import wire
-from fedga.simulation.stacked import StackedModel
 
 SCORES = ("accuracy", "loss")
 MOST_SAMPLES = 10**12  # at one byte each a terabyte: no client trains on more in a round

@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 
 from fedga.errors import FedGAError
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.sweep import Interrupted, Observer
 from fedga.flower import require_flower
 from fedga.flower.app_template import Section, write_app
-from fedga.flower.events import EventReader
-from fedga.flower.superlink import Outcome, SuperLink, superlink
-from fedga.flower.words import Value
+from fedga.flower.processes.superlink import Outcome, SuperLink, superlink
+from fedga.flower.processes.words import Value
+from fedga.flower.server.events import EventReader
+from fedga.spec.settings import RunSpec
+from fedga.study.sweep import Interrupted, Observer
 
 LOOK_EVERY_S = 0.2
 LOG = "flower.log"

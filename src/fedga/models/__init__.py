@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedga import own, streams
+from fedga import plugins
+from fedga.common import streams
 from fedga.errors import FedGAError, a_or_an
 from fedga.models.lenet import LeNet
 from fedga.models.mlp import MLP
@@ -20,9 +21,9 @@ ModelBuilder = Callable[..., nn.Module]
 MODELS: dict[str, ModelBuilder] = {"mlp": MLP, "lenet": LeNet, "resnet20": ResNet20}
 
 
-def own_models(*, installed: bool = True) -> dict[str, own.Part]:
+def own_models(*, installed: bool = True) -> dict[str, plugins.Plugin]:
     """The user's own networks by name, of her project file and of installed packages; their code is not run."""
-    return own.parts("models", MODELS, installed=installed)
+    return plugins.parts("models", MODELS, installed=installed)
 
 
 def known_models() -> dict[str, ModelBuilder]:
@@ -30,13 +31,13 @@ def known_models() -> dict[str, ModelBuilder]:
     return MODELS | {name: _builder(part.load(), str(part)) for name, part in own_models().items()}
 
 
-def own_model(name: str) -> own.Part | None:
+def own_model(name: str) -> plugins.Plugin | None:
     """A network of the user's own, by name or as ``package.module:Class``; None for one of ours or an unknown one."""
     # Looking through all installed packages takes 10 ms, and a sweep asks hundreds of times for one of ours.
     mine = own_models(installed=name not in MODELS)
     if name in MODELS or name in mine or ":" not in name:
         return mine.get(name)
-    return own.Part("models", name, name)
+    return plugins.Plugin("models", name, name)
 
 
 def _find(name: str) -> ModelBuilder:
@@ -44,7 +45,7 @@ def _find(name: str) -> ModelBuilder:
     if part is not None:
         return _builder(part.load(), str(part))
     if name not in MODELS:
-        raise own.unknown("models", name, [*MODELS, *own_models(), "package.module:Class"])
+        raise plugins.unknown("models", name, [*MODELS, *own_models(), "package.module:Class"])
     return MODELS[name]
 
 
@@ -59,7 +60,7 @@ def build_model(
 ) -> nn.Module:
     """A freshly initialised network whose weights depend on nothing but the seed.
 
-    ``name`` is one of ours, one of the user's own (``fedga.own``), ``package.module:Class``, or a callable; it is
+    ``name`` is one of ours, one of the user's own (``fedga.plugins``), ``package.module:Class``, or a callable; it is
     called with ``(input_shape, num_classes)``, and with ``norm=`` only where that differs from ``"batch"``.
 
     >>> sum(p.numel() for p in build_model("mlp", (1, 28, 28), 10).parameters())

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedga.drawing.canvas import Cell, compose
+from fedga.drawing.style import MUTED, SMALL, TEXT, drawing, line_style, shade
 from fedga.errors import FedGAError
-from fedga.report.canvas import Cell, compose
 from fedga.report.curves import Curve, deviation, mean
 from fedga.report.series import Panel, Series, make_panels
-from fedga.report.style import MUTED, SMALL, TEXT, drawing, line_style, shade
 from fedga.report.words import seeds_text
 
 if TYPE_CHECKING:

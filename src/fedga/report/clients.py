@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedga.drawing.canvas import Cell, compose, text_width
+from fedga.drawing.style import GAINED, GRID, LOST, MUTED, SMALL, TEXT, display_name, drawing, shade
 from fedga.errors import FedGAError
-from fedga.report.canvas import Cell, compose, text_width
-from fedga.report.style import GAINED, GRID, LOST, MUTED, SMALL, TEXT, display_name, drawing, shade
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from fedga.simulation.metrics import ClientRecord
+    from fedga.engine.evaluation.metrics import ClientRecord
 
 _FIELDS = ("client", "class_counts", "accuracy_before", "accuracy_after")
 _MOST_NAMED = 20  # classes; with more of them a panel sorts its classes by count and names none
@@ -155,7 +155,7 @@ def class_changes(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Mean change of accuracy, in points, of the clients' frequent, rare and missing classes, of those they have."""
     import torch
 
-    from fedga.asymmetry import forgetting
+    from fedga.measures.asymmetry import forgetting
 
     before, after, counts = (torch.as_tensor(arrays[name]) for name in _FIELDS[2:] + _FIELDS[1:2])
     lost = forgetting(before.double(), after.double(), counts)

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from fedga.algorithms import ALGORITHMS, Algorithm, own_algorithms
 from fedga.algorithms.base import Sent
+from fedga.drawing.style import algorithm_rank
 from fedga.report.series import setting_text
-from fedga.report.style import algorithm_rank
 from fedga.report.terminal import Column, TitledTable, make_table
 
 _FLOAT = 4

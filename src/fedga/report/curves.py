@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedga.experiments import own_metrics
-from fedga.experiments.database import IDENTITY, explained, open_for_reading
-from fedga.experiments.digests import Digests, read_metrics, read_own
-from fedga.experiments.records import METRICS
-from fedga.experiments.results import read_runs, telling_fields
+from fedga.store import plugin_metrics as own_metrics
+from fedga.store.database import IDENTITY, explained, open_for_reading
+from fedga.store.digests import Digests, read_metrics, read_own
+from fedga.store.records import METRICS
+from fedga.store.results import read_runs, telling_fields
 
 _NO_SETTINGS = ("run_id", "seed", "round", "status", *METRICS)
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedga.drawing.canvas import Cell, compose, text_width
+from fedga.drawing.style import MUTED, SMALL, TEXT, base_name, display_name, drawing
 from fedga.errors import FedGAError
 from fedga.report.bars import bar_style, forgetting_panels, per_seed
-from fedga.report.canvas import Cell, compose, text_width
 from fedga.report.curves import Curve, deviation, mean
 from fedga.report.lines import draw_accuracy, end_texts
 from fedga.report.series import Panel, Series, panels_with
-from fedga.report.style import MUTED, SMALL, TEXT, base_name, display_name, drawing
 from fedga.report.words import curves_caption
 
 if TYPE_CHECKING:

@@ -1,13 +1,13 @@
 """All pictures: the one door to them. Each function returns a matplotlib figure; ``save`` writes it as PNG and SVG."""
 
+from fedga.drawing.heatmap import label_heatmap
+from fedga.drawing.heatmap_text import label_heatmap_text
+from fedga.drawing.style import save
 from fedga.report.bars import forgetting_bars
 from fedga.report.clients import before_after
 from fedga.report.curves import curves_from_rows, read_curves
 from fedga.report.demo import demo_picture
-from fedga.report.heatmap import label_heatmap
-from fedga.report.heatmap_text import label_heatmap_text
 from fedga.report.lines import accuracy_curves, ea_ratio_curves
-from fedga.report.style import save
 
 __all__ = [
     "accuracy_curves",

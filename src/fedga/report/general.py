@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePath
 
-from fedga.experiments.spec import RunSpec
-from fedga.experiments.store import Store
 from fedga.report import figures
 from fedga.report.curves import Curve
 from fedga.report.documents import Picture
+from fedga.spec.settings import RunSpec
+from fedga.store.store import Store
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-=._:")  # letters that any file system takes, and a colon
 

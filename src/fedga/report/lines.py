@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedga.report.canvas import Cell, LineEnd, compose, label_ends, text_width
+from fedga.drawing.canvas import Cell, LineEnd, compose, label_ends, text_width
+from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, line_style, shade
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, measured, panels_with
-from fedga.report.style import BAND, SMALL, LineStyle, drawing, line_style, shade
 from fedga.report.words import curves_caption, diverged_text, seeds_text
 
 if TYPE_CHECKING:

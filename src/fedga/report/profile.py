@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from fedga.engine.profile import PHASES, Measured, Stage
 from fedga.report.terminal import Column, TitledTable, make_table
-from fedga.simulation.profile import PHASES, Measured, Stage
 
 BAR = 20  # cells of a phase that takes all the time
 _EIGHTHS = " ▏▎▍▌▋▊▉"

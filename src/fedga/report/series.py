@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from fedga.drawing.style import algorithm_rank, base_name, display_name
 from fedga.errors import FedGAError
 from fedga.report.curves import Curve
-from fedga.report.style import algorithm_rank, base_name, display_name
 
 _PANEL = ("dataset", "alpha")
 

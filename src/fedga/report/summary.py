@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from fedga.experiments.records import METRICS
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, make_panels, setting_text, telling_settings
 from fedga.report.terminal import Column, TitledTable, full_width, least_width, make_table
+from fedga.store.records import METRICS
 
 Row = dict[str, Any]
 

@@ -13,7 +13,7 @@ from fedga.report.summary import SUMMARY, Metric, summary_rows, summary_table
 from fedga.report.terminal import Column, TitledTable, make_table
 
 if TYPE_CHECKING:
-    from fedga.experiments.grid import Provenance
+    from fedga.spec.grid import Provenance
 
 __all__ = [
     "SUMMARY",

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from rich.text import Text
 
+from fedga.common.files import write_whole
+from fedga.common.spreadsheet import text_cells
+from fedga.drawing.style import save
 from fedga.errors import FedGAError
-from fedga.files import write_whole
 from fedga.report.documents import NOTHING, Cell, Picture, Section, Table
-from fedga.report.style import save
 from fedga.report.terminal import Column, TitledTable, make_table
-from fedga.spreadsheet import text_cells
 
 PICTURE_KINDS = ("png", "svg", "pdf")
 

@@ -11,12 +11,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from fedga.experiments import own_metrics
-from fedga.experiments.database import open_for_reading, snapshot
-from fedga.experiments.digests import Digests, read_metrics, read_own
-from fedga.experiments.records import METRICS, Run
-from fedga.experiments.results import read_runs
-from fedga.experiments.spec import RunSpec
+from fedga.spec.settings import RunSpec
+from fedga.store import plugin_metrics as own_metrics
+from fedga.store.database import open_for_reading, snapshot
+from fedga.store.digests import Digests, read_metrics, read_own
+from fedga.store.records import METRICS, Run
+from fedga.store.results import read_runs
 from fedga.tracking.ledger import Ledger
 from fedga.tracking.service import Held, Row, Service, TrackedRun, make_service, setting_text
 

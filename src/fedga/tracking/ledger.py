@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 
-from fedga.experiments.database import transaction
+from fedga.store.database import transaction
 
 FILE_NAME = "fedga.sqlite"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedga.experiments.spec import RunSpec
+from fedga.spec.settings import RunSpec
 
 Held = Mapping[str, int]  # of each metric, the last round that a service has already
 

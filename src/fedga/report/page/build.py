@@ -9,9 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.experiments.database import FILE_NAME
-from fedga.files import write_whole
 from fedga.report.documents import Picture, Section, Table
 from fedga.report.general import general_pictures
 from fedga.report.page.costs import cost_tables
@@ -25,6 +24,7 @@ from fedga.report.page.svg import svg_url
 from fedga.report.page.tables import best_tables, partitions_table, results_table
 from fedga.report.page.template import environment
 from fedga.report.words import listed
+from fedga.store.database import FILE_NAME
 from fedga.version import __version__
 
 _SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "looks", "page")

@@ -11,18 +11,18 @@ from typing import Any
 import torch
 
 from fedga.algorithms import ALGORITHMS, Algorithm, algorithm_class
-from fedga.data.catalog import find_source
+from fedga.common.files import require_regular
+from fedga.drawing.style import base_name, display_name
 from fedga.errors import FedGAError
-from fedga.experiments.code import stored_code
-from fedga.experiments.spec import RunSpec
-from fedga.files import require_regular
 from fedga.models import MODELS, build_model
-from fedga.own import received_part
+from fedga.plugins import received_part
 from fedga.report.costs import algorithms_rows, human_bytes
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.page.study import Study
 from fedga.report.series import setting_text
-from fedga.report.style import base_name, display_name
+from fedga.spec.catalog import find_source
+from fedga.spec.settings import RunSpec
+from fedga.store.code import stored_code
 
 _FLOAT = 4
 _OPTIONAL = ("a client keeps", "the server needs", "options")  # columns that may be left out

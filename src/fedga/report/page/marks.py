@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from fedga.report.style import LineStyle, drawing
+from fedga.drawing.style import LineStyle, drawing
 
 
 @cache

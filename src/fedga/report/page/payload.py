@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from fedga.experiments.database import IDENTITY
-from fedga.experiments.records import AVERAGED, METRICS, SHOWN, ClientRound
-from fedga.experiments.results import telling_fields
-from fedga.experiments.store import Store
+from fedga.drawing.heatmap import RAMP, counts_summary
+from fedga.drawing.style import GAINED, LOST
 from fedga.report.curves import Curve
-from fedga.report.heatmap import RAMP, counts_summary
 from fedga.report.lines import METRIC_NAMES
 from fedga.report.page.marks import svg_style
 from fedga.report.page.overview import compared, shown_cohorts
 from fedga.report.page.study import Member, Study
 from fedga.report.series import setting_text
-from fedga.report.style import GAINED, LOST
+from fedga.store.database import IDENTITY
+from fedga.store.records import AVERAGED, METRICS, SHOWN, ClientRound
+from fedga.store.results import telling_fields
+from fedga.store.store import Store
 
 MOST_ROUNDS = 150  # of a run, in a chart
 FEWEST_ROUNDS = 20

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedga.errors import FedGAError
-from fedga.experiments.code import stored_code
-from fedga.experiments.grid import build_sweep, parse_list
-from fedga.experiments.paper import EXPERIMENTS, Scope, all_runs, asked
-from fedga.experiments.spec import SETTINGS, SITES, RunSpec
+from fedga.paper.runs import EXPERIMENTS, Scope, all_runs, asked
 from fedga.report.documents import Cell, Table
 from fedga.report.page.study import Study
 from fedga.report.series import setting_text
 from fedga.report.tables import values_text
+from fedga.spec.grid import build_sweep, parse_list
+from fedga.spec.settings import SETTINGS, SITES, RunSpec
+from fedga.store.code import stored_code
 from fedga.version import __version__
 
 # What a varying setting may depend on, the simplest first.

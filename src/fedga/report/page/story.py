@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedga.experiments.records import Run
+from fedga.drawing.style import algorithm_rank, base_name, display_name
 from fedga.report.curves import Curve
 from fedga.report.page.study import Cohort, Member, Place, Study
-from fedga.report.style import algorithm_rank, base_name, display_name
 from fedga.report.summary import number_text
 from fedga.report.tables import values_text
 from fedga.report.words import listed
+from fedga.store.records import Run
 
 MODELS = {"accuracy": "", "averaged_accuracy": "The model averaged over rounds: "}
 _SAME = "the same"

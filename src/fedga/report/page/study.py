@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from fedga.data.catalog import find_source
+from fedga.drawing.style import LineStyle, base_name, display_name, line_style
 from fedga.errors import FedGAError
-from fedga.experiments.presets import PRESETS, preset_settings
-from fedga.experiments.records import Partition, Run
-from fedga.experiments.spec import SETTINGS, RunSpec
-from fedga.experiments.store import Store
 from fedga.report.curves import Curve, read_curves
-from fedga.report.paper.printed import dataset_name, dataset_rank
 from fedga.report.series import Series, make_panels, setting_text, varying_settings
-from fedga.report.style import LineStyle, base_name, display_name, line_style
 from fedga.report.summary import Row, summary_metrics, summary_rows
+from fedga.spec.catalog import dataset_name, dataset_rank, find_source
+from fedga.spec.presets import PRESETS, preset_settings
+from fedga.spec.settings import SETTINGS, RunSpec
+from fedga.store.records import Partition, Run
+from fedga.store.store import Store
 
 _ONLY_LOOKS = ("evaluate_every", "diagnose_every", "server_average")  # settings that leave the trained model as it is
 _NO_SETTING = ("dataset", "alpha", "algorithm", "algorithm_options", "seed")  # in which members of a cohort may differ

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from fedga.report.style import drawing
+from fedga.drawing.style import drawing
 from fedga.report.writers import letters
 
 if TYPE_CHECKING:

@@ -1,0 +1,109 @@
+"""What the class of an algorithm says of itself: its options, what it sends and keeps, and methods somebody calls.
+
+Its code is not run for that. Each mistake is one sentence; `fedga.algorithms.checking.battery` then calls the hooks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from types import CodeType, FunctionType
+from typing import Any
+
+from fedga.algorithms.base import Algorithm, Sent
+from fedga.errors import FedGAError, a_or_an
+
+OPTION_TYPES = (float, int, str, bool)
+SIZES = ("1", "classes", "parameters")
+HOOKS = [name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")]
+
+
+def check_options(kind: type[Algorithm], name: str) -> None:
+    """Every option has a type and a default that can be typed on the command line, and nothing else is one."""
+    options = {field.name: field.default for field in fields(kind)}
+    types = inspect.get_annotations(kind)
+    for option in sorted(option for option, written in types.items() if "ClassVar" not in str(written)):
+        if option in vars(Algorithm):
+            raise FedGAError(
+                f"{option} of {name} is written as an option: write {option}: ClassVar[{_written(types[option])}] = ..."
+            )
+        if option not in options:
+            raise FedGAError(f"{name} has {option}, which is no option: write @dataclass(frozen=True) above it")
+    for option, default in options.items():
+        if default is MISSING:
+            raise FedGAError(f"option {option} of {name} has no default: give it one, as in {option}: float = 1.0")
+        if type(default) not in OPTION_TYPES:
+            raise FedGAError(
+                f"option {option} of {name} is {a_or_an(default)}: make it a float, int, str or bool, which can be "
+                "typed on the command line"
+            )
+    for option, value in vars(kind).items():
+        if _is_public(option) and type(value) in OPTION_TYPES and option not in types and not option.isupper():
+            written = type(value).__name__
+            raise FedGAError(
+                f"{option} of {name} has no type, and so is no option: write {option}: {written} = {value!r}, or "
+                f"{option}: ClassVar[{written}] = {value!r} for a constant"
+            )
+
+
+def check_declarations(kind: type[Algorithm], name: str) -> None:
+    """What is declared makes sense in itself, and every method is a hook or is called by one."""
+    for method, value in vars(kind).items():
+        if isinstance(value, FunctionType) and _is_public(method) and method not in _called(kind):
+            near = difflib.get_close_matches(method, HOOKS, n=1, cutoff=0.8)
+            hint = f"did you mean {near[0]}?" if near else f"begin a helper with _; hooks are {', '.join(HOOKS)}"
+            raise FedGAError(f"{name}: has {method}, which nobody calls: {hint}")
+    for what in ("downloads", "uploads", "keeps"):
+        _check_sent(what, getattr(kind, what), name)
+    surveyed = any(sent.name == "survey" for sent in kind.uploads)
+    if kind.surveys and not surveyed:
+        raise FedGAError(
+            f'{name}: surveys every client, and uploads does not say so: add Sent("survey", "1", "what it tells")'
+        )
+    if surveyed and not kind.surveys:
+        raise FedGAError(
+            f'{name}: declares an upload "survey", and surveys is not True: set it, or call the upload otherwise'
+        )
+
+
+def check_overrides(kind: type[Algorithm], name: str) -> None:
+    """Refuse a class that leaves every hook as it is; `Algorithm` itself is FedAvg by design."""
+    if kind is not Algorithm and all(getattr(kind, hook) is getattr(Algorithm, hook) for hook in HOOKS):
+        raise FedGAError(
+            f"algorithm {name} has none of the hooks ({', '.join(HOOKS)}), and would train as fedavg does: write one"
+        )
+
+
+def _check_sent(what: str, declared: Any, name: str) -> None:
+    if not isinstance(declared, tuple):
+        comma = " with a comma" if isinstance(declared, Sent) else ""
+        raise FedGAError(f"{name}: {what} is {a_or_an(declared)} and not a tuple: write (Sent(...),){comma}")
+    for sent in declared:
+        if not isinstance(sent, Sent) or sent.size not in SIZES:
+            raise FedGAError(
+                f'{name}: {what} holds {sent!r}: write Sent("name", SIZE) with SIZE "1", "classes" or "parameters"'
+            )
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_") and name not in vars(Algorithm)
+
+
+def _called(kind: type[Algorithm]) -> set[str]:
+    """Every name that the methods of a class mention."""
+    members = [member for base in kind.__mro__ for member in vars(base).values()]
+    functions = [getattr(member, "fget", None) or getattr(member, "__func__", member) for member in members]
+    return {name for function in functions if isinstance(function, FunctionType) for name in _names(function.__code__)}
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+def _written(kind: Any) -> str:
+    return kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))

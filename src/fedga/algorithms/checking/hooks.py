@@ -1,0 +1,200 @@
+"""Calling the hooks of an algorithm as the engine does, and saying in one sentence what is wrong with them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedga.algorithms.base import Algorithm, Sent, Tensors
+from fedga.algorithms.checking.declared import HOOKS
+from fedga.common.mapping import DRAWS, FirstChange, in_brackets, why_not_mapped
+from fedga.common.tracing import format_error, line_of
+from fedga.errors import FedGAError, a_or_an
+
+# Where what a hook reads by name comes from.
+_COMES_FROM = {
+    "local_loss": "return it from broadcast, and declare it in downloads",
+    "correct": "return it from client_state, declared in keeps, or from broadcast, declared in downloads",
+    "report": "return it from client_state, declared in keeps, or from broadcast, declared in downloads",
+    "update_server": "return it from report, declared in uploads, or from server_state",
+    "broadcast": "return it from server_state",
+    "weights": "return it from server_state",
+    "select": "return it from server_state",
+}
+# What a hook is given where the class asks for it.
+_ASKED_FOR = {
+    "local_loss": ("batch.global_logits", "needs_global_logits: ClassVar[bool] = True"),
+    "broadcast": ("server.auxiliary", "auxiliary_samples: ClassVar[int] = 8"),
+    "update_server": ("survey", "surveys: ClassVar[bool] = True"),
+}
+
+# Where a hook finds the number of classes.
+_CLASSES = {
+    "local_loss": "batch.logits.shape[-1]",
+    "survey": "batch.logits.shape[-1]",
+    "report": "len(trained.class_counts)",
+    "server_state": "num_classes",
+    "broadcast": "server.num_classes",
+}
+_ABOUT_SIZES = re.compile(r"\b(sizes?|shapes?|num_classes|out of (bounds|range))\b")
+
+
+class Hooks:
+    """The hooks of one algorithm; ``shapes`` are those of the sizes that can be declared."""
+
+    def __init__(self, algorithm: Algorithm, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.algorithm, self.name, self.shapes = algorithm, name, shapes
+
+    def call(self, hook: str, function: Callable[[], Any], mapped: Callable[[], Any] | None = None) -> Any:
+        """What the hook returns, if it neither fails nor draws from the generator that everybody shares.
+
+        Where it fails, ``mapped`` over clients it may tell a better reason: x[mask] then has a size that fits nothing.
+        """
+        before = torch.get_rng_state()
+        try:
+            found = function()
+        except FedGAError:
+            raise
+        except Exception as error:
+            reason = (mapped and self._why_not_mapped(mapped)) or self._why_it_failed(hook, error)
+            raise self.wrong(f"{hook} {reason}") from error
+        if not torch.equal(before, torch.get_rng_state()):
+            place = self._first_change(function, lambda: torch.get_rng_state().tolist())
+            torch.set_rng_state(before)
+            raise self.wrong(f"{hook} {DRAWS}{place}")
+        return found
+
+    def _first_change(self, function: Callable[[], Any], look: Callable[[], Any]) -> str:
+        """The line at which a function first changes what is looked at, in brackets."""
+        with FirstChange(look, self._home) as watch:
+            function()
+        return in_brackets(watch.line)
+
+    def _why_it_failed(self, hook: str, error: Exception) -> str:
+        """A failure for want of something that was not asked for is told as that."""
+        if isinstance(error, KeyError) and error.args and hook in _COMES_FROM:
+            return f"reads {error.args[0]!r}, which it is not given: {_COMES_FROM[hook]}"
+        argument, declaration = _ASKED_FOR.get(hook, ("", ""))
+        if "NoneType" in str(error) and declaration and not getattr(self.algorithm, declaration.partition(":")[0]):
+            return f"reads {argument}, which it is not given: declare {declaration}"
+        if isinstance(error, FrozenInstanceError):
+            kept = "what is kept between rounds goes into client_state or server_state"
+            return f"assigns to self, which never changes: {kept}{self.place(error)}"
+        called_wrongly = isinstance(error, TypeError) and "argument" in str(error) and not line_of(error, self._home)
+        if called_wrongly and hook in HOOKS:
+            wanted = ", ".join(inspect.signature(getattr(Algorithm, hook)).parameters)
+            return f"is called with other arguments than it takes: write def {hook}({wanted})"
+        return f"failed, {format_error(error, self._home)}: {self._remedy(hook, str(error))}"
+
+    def _remedy(self, hook: str, words: str) -> str:
+        about_sizes = hook in _CLASSES and _ABOUT_SIZES.search(words)
+        return self._classes_here(hook) if about_sizes else "correct it"
+
+    def _classes_here(self, hook: str) -> str:
+        return f"the check has {self.shapes['classes'][0]} classes, take their number from {_CLASSES[hook]}"
+
+    def mapped(self, hook: str, function: Callable[..., Any], *given: Any) -> Any:
+        """What a hook gives for one client or server, after it gave the same when mapped over two of them."""
+        copies = _each(lambda value: value.clone(), given)
+        two = _each(lambda value: torch.stack([value, value.flip(0) if value.dim() else value]), given)
+        alone = self.call(hook, lambda: function(*given), lambda: vmap(function)(*two))
+        if not all(torch.equal(value, copy) for value, copy in zip(_leaves(given), _leaves(copies), strict=True)):
+            place = self._first_change(lambda: function(*copies), lambda: [copy._version for copy in _leaves(copies)])
+            raise self.wrong(f"{hook} writes into what it was given: make a new tensor, as in x = x + y{place}")
+        if strange := [value for value in _leaves(alone) if not isinstance(value, Tensor)]:
+            raise self.wrong(f"{hook} gave {shown(strange[0])} where a tensor belongs: return tensors")
+        try:
+            both = vmap(function)(*two)
+        except FedGAError:
+            raise
+        except Exception as error:
+            told_by_torch = f"cannot be mapped over clients by torch.func.vmap ({format_error(error, self._home)})"
+            reason = why_not_mapped(error, [self._home]) or f"{told_by_torch}: write it with torch alone"
+            raise self.wrong(f"{hook} {reason}") from error
+        again = self.call(hook, lambda: function(*given))
+        for first, of_two, second in zip(_leaves(alone), _leaves(both), _leaves(again), strict=True):
+            if not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
+                raise self.wrong(f"{hook} gives something else every time: make it depend on its arguments alone")
+            if not close(first, of_two[0]):
+                raise self.wrong(f"{hook} gives other numbers when it is mapped over clients: keep nothing outside it")
+        return alone
+
+    def _why_not_mapped(self, mapped: Callable[[], Any]) -> str:
+        try:
+            mapped()
+        except Exception as error:
+            return why_not_mapped(error, [self._home])
+        return ""
+
+    def place(self, error: Exception) -> str:
+        return in_brackets(line_of(error, self._home))
+
+    def tensors(self, hook: str, found: Any) -> Tensors:
+        """What a hook returned, once it is a dictionary of tensors."""
+        if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+            raise self.wrong(f"{hook} must return a dictionary of tensors, not {shown(found)}")
+        return found
+
+    def as_declared(
+        self, hook: str, what: str, declared: tuple[Sent, ...], found: Any, *, does: str = "return"
+    ) -> None:
+        """Names and sizes, so that the costs that are printed are those that are paid."""
+        sizes = {sent.name: sent.size for sent in declared}
+        for name, value in self.tensors(hook, found).items():
+            size = next((size for size, shape in self.shapes.items() if shape == tuple(value.shape)), None)
+            if size is None or not value.is_floating_point():
+                here = f" ({self._classes_here(hook)})" if hook in _CLASSES else ""
+                raise self.wrong(
+                    f"{hook} {does}s {name!r} of shape {list(value.shape)} and type {value.dtype}: make it a float "
+                    f"tensor of shape [], [classes] or [parameters], as {what} can declare{here}"
+                )
+            if name not in sizes:
+                tells = "" if what == "keeps" else ', "what it tells about a client"'
+                raise self.wrong(
+                    f'{hook} {does}s {name!r}, which {what} does not declare: add Sent("{name}", "{size}"{tells})'
+                )
+            if sizes[name] != size:
+                raise self.wrong(
+                    f'{hook} {does}s {name!r} of size "{size}", which {what} declares as "{sizes[name]}": '
+                    "correct one of them"
+                )
+        for name in sizes.keys() - found.keys():
+            raise self.wrong(f"{what} declares {name!r}, which {hook} does not {does}: {does} it, or declare less")
+
+    def wrong(self, sentence: str) -> FedGAError:
+        return FedGAError(f"{self.name}: {sentence}")
+
+    @property
+    def _home(self) -> Path:
+        return Path(getattr(sys.modules.get(type(self.algorithm).__module__), "__file__", None) or "")
+
+
+def _each(function: Callable[[Any], Any], given: Any) -> Any:
+    """The function of everything in tuples and dictionaries."""
+    if isinstance(given, Mapping):
+        return {key: _each(function, value) for key, value in given.items()}
+    return tuple(_each(function, value) for value in given) if isinstance(given, tuple) else function(given)
+
+
+def _leaves(given: Any) -> list[Any]:
+    if isinstance(given, Mapping):
+        given = tuple(given.values())
+    return [leaf for value in given for leaf in _leaves(value)] if isinstance(given, tuple) else [given]
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Whether two ways to compute the same in float64 gave the same."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+def shown(found: Any) -> str:
+    return f"shape {list(found.shape)}" if isinstance(found, Tensor) else a_or_an(found)

@@ -1,0 +1,137 @@
+"""`fedga data`: which data sets there are, fetching one, looking at how it is dealt out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from fedga.cli.checks import check_data_dir, check_data_variable
+from fedga.cli.commands.run import help_text
+from fedga.cli.console import out, say
+from fedga.data import SOURCES, Dataset, load_dataset
+from fedga.data.sources import is_here, own_datasets
+from fedga.errors import FedGAError, unknown_name
+from fedga.report.terminal import Column, make_table
+from fedga.spec.catalog import find_source
+from fedga.spec.grid import build_sweep, parse_list
+from fedga.spec.kinds import Number
+from fedga.spec.settings import SETTINGS, RunSpec
+
+app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with data files, else FEDGA_DATA.")]
+
+
+@app.command("list")
+def list_sources(data_dir: DataDir = None) -> None:
+    """The data sets known by name, and whether a copy is on this machine."""
+    check_data_dir(data_dir)
+    rows = [
+        (
+            source.name,
+            str(source.classes),
+            f"{source.train_samples:,}",
+            f"{source.test_samples:,}",
+            "×".join(map(str, source.shape)),
+            "yes" if is_here(source.name, data_dir) else "no",
+            source.licence,
+        )
+        for source in SOURCES.values()
+    ]
+    headings = ("name", "classes", "train", "test", "shape", "here", "licence")
+    columns = [
+        Column(heading, [Text(cell) for cell in cells], "right" if heading in ("classes", "train", "test") else "left")
+        for heading, cells in zip(headings, zip(*rows, strict=True), strict=True)
+    ]
+    caption = "Your own: the path of a .npz, .csv or .parquet file, or of a picture folder."
+    if mine := own_datasets():
+        caption += f" By name: {', '.join(f'{part.name} ({part.origin})' for part in mine.values())}."
+    out.print(make_table(columns, title="Data sets", caption=caption, width=out.width))
+
+
+@app.command("get")
+def get(name: str, data_dir: DataDir = None) -> None:
+    """Download a data set from the Hugging Face Hub (a pinned revision, checked), unless a copy is here already."""
+    from fedga.cli.progress import decoding
+
+    if find_source(name) is None:
+        raise unknown_name("data set", name, SOURCES)
+    with decoding() as progress:
+        dataset = load_dataset(name, data_dir=data_dir, download=True, progress=progress)
+    train, test = len(dataset.train_targets), len(dataset.test_targets)
+    say(f"{dataset.name} is here: {train:,} training and {test:,} test samples")
+
+
+def _setting(name: str, *flags: str) -> Any:
+    setting = SETTINGS[name]
+    metavar = "NUMBER" if isinstance(setting.kind, Number) else "NAME"
+    return typer.Option(*(flags or (setting.flag,)), help=help_text(name), metavar=metavar, show_default=False)
+
+
+@app.command("show")
+def show(
+    name: str,
+    alpha: Annotated[str | None, _setting("alpha")] = None,
+    partition: Annotated[str | None, _setting("partition")] = None,
+    clients: Annotated[str | None, _setting("clients")] = None,
+    seed: Annotated[str | None, _setting("seed", "--seed", "--seeds")] = None,
+    classes_per_client: Annotated[str | None, _setting("classes_per_client")] = None,
+    client_column: Annotated[str | None, _setting("client_column")] = None,
+    label_column: Annotated[str | None, _setting("label_column")] = None,
+    picture: Annotated[Path | None, typer.Option("--out", help="Where the picture goes, as PNG and SVG.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Who holds which classes: a client × class heat map, in the terminal and as a picture."""
+    check_data_dir(data_dir)
+    check_data_variable([name] if data_dir is None else [])
+    from fedga.cli.progress import decoding
+    from fedga.report.figures import label_heatmap, label_heatmap_text, save
+    from fedga.study.prepare import Preparation
+
+    written = {"alpha": alpha, "partition": partition, "clients": clients, "classes_per_client": classes_per_client}
+    written |= {"seed": seed, "client_column": client_column, "label_column": label_column}
+    spec = _one_run(name, {setting: text for setting, text in written.items() if text is not None})
+    with decoding() as progress:
+        preparation = Preparation([], data_dir, progress)
+        dataset, federation = preparation.dataset(spec), preparation.federation(spec)
+    drawn = "" if spec.alpha is None else f", α = {spec.alpha:g}"
+    title = f"{dataset.name}: {federation.num_clients} clients, {spec.partition}{drawn}, seed {spec.seed}"
+    names = dataset.client_names if spec.partition == "natural" else ()
+    shown = (federation.class_counts, dataset.class_names, title)
+    out.print(label_heatmap_text(*shown, client_names=names))
+    try:
+        figure = label_heatmap(*shown, client_names=names)
+        said = "picture: " + ", ".join(map(str, save(figure, _without_ending(picture) or _default_name(dataset, spec))))
+    except FedGAError as error:
+        if picture is not None:
+            raise
+        said = f"no picture: {error}"
+    missing = (federation.class_counts == 0).mean()
+    sizes = federation.sizes
+    say(
+        f"{sizes.min()} to {sizes.max()} samples per client, {sizes.sum():,} of {len(dataset.train_targets):,} used; "
+        f"a client lacks {missing * dataset.num_classes:.1f} of {dataset.num_classes} classes on average"
+    )
+    say(said)
+
+
+def _one_run(dataset: str, written: Mapping[str, str]) -> RunSpec:
+    """The partition as `fedga run` would read it, defaults and complaints included."""
+    given = {name: parse_list(name, text) for name, text in written.items()}
+    for name, values in given.items():
+        if len(values) > 1:
+            raise FedGAError(f"{SETTINGS[name].flag} {written[name]!r} lists several values: give one, for one picture")
+    [spec] = build_sweep({**given, "dataset": [dataset], "algorithm": ["fedavg"], "active": [1]}).runs
+    return spec
+
+
+def _without_ending(path: Path | None) -> Path | None:
+    return path.with_suffix("") if path is not None and path.suffix.lower() in (".png", ".svg", ".pdf") else path
+
+
+def _default_name(dataset: Dataset, spec: RunSpec) -> str:
+    return f"{Path(dataset.name).stem}-{spec.partition}{'' if spec.alpha is None else f'-alpha{spec.alpha:g}'}"

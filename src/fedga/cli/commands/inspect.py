@@ -1,0 +1,280 @@
+"""Looking at what is there: results of a folder, a saved model, the algorithms."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from fedga.cli.checks import check_data_dir
+from fedga.cli.console import out, say
+from fedga.common.spreadsheet import text_cell
+from fedga.errors import FedGAError, quoted, unknown_name
+from fedga.report.terminal import Column, make_table
+from fedga.spec.kinds import Number
+from fedga.store.archive import opened
+from fedga.store.store import Store
+
+FORMATS = ("table", "csv", "json")
+_MOST_CLASSES = 1_000_000
+
+
+def results(
+    folder: Annotated[Path, typer.Argument(help="A folder that `fedga run` wrote.")],
+    format: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",  # noqa: A002
+    summary: Annotated[bool, typer.Option("--summary", help="One row per setting, means over seeds.")] = False,
+) -> None:
+    """Print one row per run and evaluated round; with --summary, the table that ends a run."""
+    if format not in FORMATS:
+        raise unknown_name("format", format, FORMATS)
+    if summary:
+        if format != "table":
+            raise FedGAError(f"--summary is a table: leave out --format {format}, or leave out --summary")
+        from fedga.cli.summary import print_summary
+
+        with opened(folder, say) as here:
+            print_summary(here, None, out)
+        return
+    with opened(folder, say) as here, Store(here) as store:
+        if format != "table":
+            store.write_results(sys.stdout, format)
+            return
+        _print_rows(store)
+
+
+def archive(
+    folder: Annotated[Path, typer.Argument(help="A folder that `fedga run` or `fedga paper` wrote.")],
+    target: Annotated[Path, typer.Argument(help="Where the copy goes.")],
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything, in full precision: unfinished runs go on with `fedga unpack`.")
+    ] = False,
+) -> None:
+    """Make a small copy of a results folder, to commit or to send: Parquet files, without models and checkpoints.
+
+    `fedga report` and `fedga results` read it like the folder itself; numbers are rounded to four significant digits.
+    With --full it is a copy to go on from on another machine:
+
+        fedga archive runs/mnist-0f3a half-way --full
+
+        fedga unpack half-way runs/mnist-0f3a
+    """
+    from fedga.store.archive import write_archive
+
+    files = write_archive(folder, target, full=full)
+    size = sum(path.stat().st_size for path in files)
+    then = f"go on elsewhere with fedga unpack {target} FOLDER" if full else f"look at it with fedga report {target}"
+    say(f"{len(files)} files, {size / 1e6:.1f} MB: {target}; {then}")
+
+
+def unpack(
+    source: Annotated[Path, typer.Argument(help="An archive that `fedga archive --full` wrote.", metavar="ARCHIVE")],
+    folder: Annotated[Path, typer.Argument(help="The new results folder.")],
+) -> None:
+    """Make a results folder of a full archive; the command that began its runs goes on in it with --out FOLDER."""
+    from fedga.store.archive import unpack as unpack_archive
+
+    unpack_archive(source, folder)
+    with Store(folder) as store:
+        left = [run for run in store.runs() if not run.finished]
+    done = f"{len(left)} runs are not finished: the command that began them goes on with --out {folder}"
+    say(done if left else f"all runs are finished; look at them with fedga report {folder}")
+
+
+def repair(
+    folder: Annotated[Path, typer.Argument(help="A results folder whose results.sqlite is damaged.")],
+) -> None:
+    """Keep every run of a damaged results folder that is whole; the damaged file stays beside it.
+
+    The command that trained the runs then trains the others again.
+    """
+    from fedga.store.repair import repair_results
+
+    kept, lost, aside = repair_results(folder)
+    if aside is None:
+        say(f"{folder} is whole: nothing to repair")
+        return
+    say(f"whole and kept: {kept} runs; lost: {lost}; the damaged file is {aside}")
+    say(f"train the others again with the command that trained them, and --out {folder}")
+
+
+def _print_rows(store: Store) -> None:
+    """Every row as aligned text, never cut off to the width of a terminal."""
+    with store.results() as table:
+        rows = [list(table.columns), *([_cell(value) for value in row] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def evaluate_model(
+    model: Annotated[Path, typer.Argument(help="A .safetensors file from the folder `models` of a run.")],
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Data set; the one it was trained on if left out.")
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Network of a model that is not ours: package.module:Class. Its code is run.",
+            metavar="NAME",
+        ),
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option("--label-column", help="Column that holds the class.", metavar="NAME")
+    ] = None,
+    client_column: Annotated[
+        str | None, typer.Option("--client-column", help="Column that is no feature but a client.", metavar="NAME")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder with data files, else FEDGA_DATA.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")] = "auto",
+    format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",  # noqa: A002
+) -> None:
+    """Read a saved model back and evaluate it on a test split."""
+    check_data_dir(data_dir)
+    if format not in ("table", "json"):
+        raise unknown_name("format", format, ("table", "json"))
+    from fedga.data import load_dataset
+    from fedga.engine.device_data import DeviceData
+    from fedga.engine.evaluation.evaluate import evaluate
+    from fedga.engine.evaluation.metrics import own_metrics, scores
+    from fedga.engine.stack.budget import MemoryBudget
+    from fedga.engine.stack.stacked import StackedModel
+    from fedga.engine.stack.workers import Workers
+    from fedga.measures import scores as score
+    from fedga.study.model_files import load_model
+    from fedga.study.prepare import choose_device
+
+    where = choose_device(device)
+    saved = load_model(model, network, say)
+    spec = saved.spec
+    asked = label_column, client_column
+    if dataset is None or saved.is_own_data(dataset):
+        asked = saved.columns(*asked)
+    data = load_dataset(dataset or saved.own_data(), data_dir=data_dir, label_column=asked[0], client_column=asked[1])
+    saved.check_fits(data, model.name)
+    if dataset is None and asked == saved.columns():
+        saved.check_trained_on(data, model.name)
+    if data.class_names != saved.class_names:
+        say(f"the classes of {data.name} have other names than those it was trained on: taken in the order they stand")
+    stacked = StackedModel(saved.model).to(where)
+    params, buffers = stacked.flatten(saved.model)
+    evaluation = evaluate(
+        Workers(stacked, where),
+        params[None].to(where),
+        buffers[None].to(where),
+        DeviceData(data, where),
+        saved.pixels.to(where),
+        MemoryBudget.for_model(stacked, where, data.input_shape, spec.batch_size),
+    )
+    [row] = scores(evaluation, further=own_metrics())
+    recalls = score.recall(evaluation.confusion)[0].tolist()
+    if format == "json":
+        known = {name: _finite(value) for name, value in row.items()}
+        by_class = dict(zip(data.class_names, map(_finite, recalls), strict=True))
+        told = {"model": str(model), "dataset": data.name, **known, "class_accuracy": by_class}
+        print(json.dumps(told, indent=2, allow_nan=False))
+        return
+    values = row | {f"accuracy on class {name}": value for name, value in zip(data.class_names, recalls, strict=True)}
+    columns = [
+        Column("metric", [Text(name) for name in values]),
+        Column("value", [Text(f"{value:.4f}") for value in values.values()], "right"),
+    ]
+    algorithm, own = quoted(spec.algorithm)[1:-1], quoted(spec.dataset)[1:-1]
+    trained = f"{algorithm}, trained on {own} for {spec.rounds} rounds"
+    title = f"{trained}, on the test split of {data.name}"
+    out.print(make_table(columns, title=title, width=out.width))
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN, which a class without test samples has, and no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def algorithms(
+    names: Annotated[
+        str | None, typer.Argument(help="Which ones, such as fedga,mine; all of fedga's if left out.", metavar="LIST")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="Network whose size the bytes are counted for.")] = "mlp",
+    shape: Annotated[str, typer.Option("--shape", help="Shape of a sample, such as 3x32x32.")] = "1x28x28",
+    classes: Annotated[str, typer.Option("--classes", help="Number of classes.", metavar="NUMBER")] = "10",
+    format: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",  # noqa: A002
+    check: Annotated[
+        str | None, typer.Option("--check", help="Look for the usual mistakes of this one instead.", metavar="NAME")
+    ] = None,
+) -> None:
+    """What every algorithm costs and reveals beyond plain model averaging; your own by name.
+
+    The code of an algorithm of your own is run only where it is named: `fedga algorithms fedavg,mine`.
+    """
+    if check is not None:
+        _check(check, names)
+        return
+    import csv
+
+    from fedga.algorithms import algorithm_class, own_algorithms
+    from fedga.report.tables import algorithms_rows, algorithms_table
+
+    if format not in FORMATS:
+        raise unknown_name("format", format, FORMATS)
+    number = int(Number(whole=True, least=2, most=_MOST_CLASSES).parse("--classes", classes) or 0)
+    parameters = _parameters(model, shape, number)
+    named = None if names is None else {name.strip(): algorithm_class(name.strip()) for name in names.split(",")}
+    if named is None and (mine := own_algorithms()):
+        say(f"your own are not run unless you name them: fedga algorithms {','.join(mine)}")
+    if format == "table":
+        out.print(algorithms_table(model, parameters, number, named, width=out.width))
+        return
+    rows = algorithms_rows(parameters, number, named)
+    if format == "json":
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        options = ":".join(f"{name}={value}" for name, value in row["options"].items())
+        writer.writerow({name: text_cell(value) for name, value in (row | {"options": options}).items()})
+
+
+def _check(algorithm: str, names: str | None) -> None:
+    from fedga.algorithms import make_algorithm
+    from fedga.spec.settings import parse_algorithm
+    from fedga.testing import check_algorithm
+
+    if names is not None:
+        raise FedGAError(f"--check {algorithm} looks at that one alone: leave out {quoted(names)}")
+    name, options = parse_algorithm(algorithm)
+    for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
+        print(line)
+
+
+def _parameters(model: str, shape: str, classes: int) -> int:
+    """How many a network has; one of ours is not made for that, however large."""
+    import torch
+
+    from fedga.models import MODELS
+    from fedga.study.prepare import fitting_model
+
+    if not re.fullmatch(r"[1-9]\d{0,5}([x×][1-9]\d{0,5}){0,2}", shape.lower()):
+        raise FedGAError(
+            f"--shape {shape!r} is not the shape of a sample: write channels, height and width as 3x32x32, or the "
+            "number of features of a table"
+        )
+    input_shape = tuple(int(side) for side in re.findall(r"\d+", shape))
+    if model not in MODELS:
+        return sum(p.numel() for p in fitting_model(model, input_shape, classes).parameters())
+    with torch.device("meta"):
+        return sum(p.numel() for p in fitting_model(model, input_shape, classes).parameters())

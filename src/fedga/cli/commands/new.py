@@ -1,0 +1,163 @@
+"""`fedga new`: an algorithm, network, data source or metric of one's own: a file that works, its test, its name."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import keyword
+import os
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedga import plugins
+from fedga.cli.console import say
+from fedga.cli.templates import ALGORITHM, DATASET, METRIC, MODEL, Template
+from fedga.common.files import write_whole
+from fedga.errors import FedGAError, quoted
+from fedga.spec.catalog import find_source
+from fedga.store.records import METRICS
+
+app = typer.Typer(
+    help="Start an algorithm, network, data source or metric of your own.\n\n"
+    "Each command writes NAME.py, which works as it is and says which line to change, test_NAME.py, and the name into "
+    "fedga.toml: every fedga command in that folder, or below it, then knows it.",
+    no_args_is_help=True,
+)
+LONGEST_NAME = 100  # file systems take 255 bytes, and the test's name is longer
+_LOADED_UNASKED = ("conftest", "sitecustomize", "usercustomize")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What you call it on the command line, such as focal.")]
+Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files go.", show_default="here")]
+
+
+@app.command("algorithm")
+def algorithm(name: Name, folder: Folder = Path()) -> None:
+    """Write an algorithm: it starts as cross-entropy with smoothed labels, one line to change."""
+    _write(ALGORITHM, name, folder)
+
+
+@app.command("model")
+def model(name: Name, folder: Folder = Path()) -> None:
+    """Write a network: it starts with one hidden layer."""
+    _write(MODEL, name, folder)
+
+
+@app.command("dataset")
+def dataset(name: Name, folder: Folder = Path()) -> None:
+    """Write a data source: a function that reads your samples; it starts with made-up ones.
+
+    A .csv, .parquet or .npz file, or a folder of pictures, needs none of this: give its path to --dataset.
+    """
+    _write(DATASET, name, folder)
+
+
+@app.command("metric")
+def metric(name: Name, folder: Folder = Path()) -> None:
+    """Write a metric of the global model: it starts as the recall of the worst class."""
+    _write(METRIC, name, folder)
+
+
+def _write(template: Template, name: str, folder: Path) -> None:
+    module = name.replace("-", "_")
+    title = "".join(word[0].upper() + word[1:] for word in module.split("_") if word)
+    filled = {"name": name, "module": module, "title": title, "year": datetime.date.today().year}
+    code, test = folder / f"{module}.py", folder / f"test_{module}.py"
+    _check(template, name, module, folder)
+    for path in (code, test):
+        if path.exists():
+            raise FedGAError(f"{path} is there already: choose another name, or another folder")
+    attribute = template.attribute.format(**filled)
+    if attribute in template.names or attribute.startswith("test"):
+        raise FedGAError(f"{attribute} means something else in the files that would be written: choose another name")
+    project = plugins.project_file(folder.resolve()) or folder / plugins.FILE_NAME
+    place = Path(os.path.relpath(code.resolve(), project.resolve().parent)).as_posix()
+    text = with_part(project, template.kind, name, f"{place}:{attribute}")
+    _write_all({code: template.code.format(**filled), test: template.test.format(**filled), project: text})
+    say(f"{code} is yours to change; {project} names it, and {test} checks it; next:")
+    away = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+    for step in (*away, f"pytest {test.name}", *(use.format(**filled) for use in template.use)):
+        say(f"    {step}")
+
+
+def _write_all(texts: Mapping[Path, str]) -> None:
+    """All of these files or, but for the last, which may have been there before, none."""
+    written: list[Path] = []
+    try:
+        for path, text in texts.items():
+            write_whole(path, text)
+            written.append(path)
+    except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        reason = (error.strerror or str(error)).lower()
+        raise FedGAError(f"nothing can be written to {path.parent} ({reason}): choose another folder") from error
+
+
+def _check(template: Template, name: str, module: str, folder: Path) -> None:
+    """A name that can be typed, that Python takes, and that nothing else has."""
+    from fedga.algorithms import ALGORITHMS  # which load torch
+    from fedga.engine.evaluation.metrics import check_name
+    from fedga.models import MODELS
+
+    kind = plugins.KINDS[template.kind]
+    if len(name) > LONGEST_NAME:
+        raise FedGAError(
+            f"the name {quoted(name, most=20)} has {len(name)} letters: choose one of at most {LONGEST_NAME}"
+        )
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or keyword.iskeyword(module) or module.endswith("_"):
+        raise FedGAError(f"{name!r} cannot be a name: use letters, digits, - and _, such as focal-loss")
+    taken = {"algorithms": name in ALGORITHMS, "models": name in MODELS, "metrics": name in METRICS}
+    if taken.get(template.kind, find_source(name) is not None):
+        raise FedGAError(f"{name} is the name of a built-in {kind}: choose another name")
+    if template.kind == "metrics":
+        check_name(name)
+    if folder.exists() and not folder.is_dir():
+        raise FedGAError(f"{folder} is a file: give the folder that the new files are to go to")
+    if _is_importable(module, folder):
+        raise FedGAError(f"{module} is a Python module already, which {module}.py would hide: choose another name")
+
+
+def _is_importable(module: str, folder: Path) -> bool:
+    """Whether Python, or pytest, loads something under this name, but for a file of the folder itself."""
+    if module in sys.stdlib_module_names or module in _LOADED_UNASKED:
+        return True
+    found = importlib.util.find_spec(module)
+    return found is not None and Path(found.origin or "").resolve().parent != folder.resolve()
+
+
+def with_part(project: Path, kind: str, name: str, reference: str) -> str:
+    """The text of a project file with one more part, everything else in it as it was."""
+    line = f'{name} = "{reference}"'
+    try:
+        text = project.read_text(encoding="utf-8") if project.is_file() else ""
+        before = tomllib.loads(text)
+        there = dict(before.get(kind, {}))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FedGAError(f"{project} is not a project file ({error}): correct it first") from None
+    if name in there:
+        raise FedGAError(f"{project} has the {plugins.KINDS[kind]} {name} already: choose another name")
+    changed = _inserted(text, kind, line)
+    with suppress(tomllib.TOMLDecodeError):  # a table of that name, written as no table is found
+        if tomllib.loads(changed) == before | {kind: {**there, name: reference}}:
+            return changed
+    raise FedGAError(f"{project} is written in a way that cannot be added to: write {line} into its table [{kind}]")
+
+
+def _inserted(text: str, kind: str, line: str) -> str:
+    """The line behind the last of its table, or in a new table at the end."""
+    lines = text.splitlines()
+    headers = [at for at, content in enumerate(lines) if re.match(r"\s*\[", content)]
+    start = next((at for at in headers if re.match(rf"\s*\[\s*{kind}\s*\]", lines[at])), None)
+    if start is None:
+        return "\n".join([*lines, *[""] * bool(lines), f"[{kind}]", line, ""])
+    end = next((at for at in headers if at > start), len(lines))
+    while not lines[end - 1].strip():
+        end -= 1
+    return "\n".join([*lines[:end], line, *lines[end:], ""])

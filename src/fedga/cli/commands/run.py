@@ -1,0 +1,162 @@
+"""`fedga run`: settings in, a trained and evaluated grid of runs out."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedga.cli.console import out, say
+from fedga.cli.training import DataDir, Device, Engines, Program, Threads, Track, own_option, prepare, train
+from fedga.errors import FedGAError
+from fedga.plugins import KINDS, parts
+from fedga.spec.catalog import SOURCES
+from fedga.spec.grid import Provenance, Sweep, build_sweep, parse_list
+from fedga.spec.kinds import Choice
+from fedga.spec.presets import PRESETS
+from fedga.spec.settings import SETTINGS, RunSpec
+from fedga.store.code import code_digest, own_code
+
+PANELS = {
+    "What to run": ("algorithm", "preset", "seed", "rounds"),
+    "Data and clients": (
+        *("dataset", "alpha", "partition", "clients", "active", "standardize"),
+        *("client_column", "label_column", "classes_per_client"),
+    ),
+    "Local training": (
+        *("model", "norm", "local_epochs", "batch_size", "optimizer", "lr", "lr_schedule"),
+        *("momentum", "weight_decay", "clip", "precision"),
+    ),
+    "Server": ("server", "server_rate", "server_average", "aggregation"),
+    "Evaluation": ("evaluate_every", "diagnose_every"),
+}
+
+
+def _run(settings: Mapping[str, str | None], config: Path | None, program: Program, pictures: bool) -> None:
+    given = {name: None if text is None else parse_list(name, text) for name, text in settings.items()}
+    sweep = build_sweep(given, config)
+    program = program.completed(sweep.program)
+
+    from fedga.cli.summary import draw_pictures, print_summary
+
+    prepared = prepare(sweep.runs, program, active_chosen=_user_chose(sweep, "active"))
+    specs = prepared.specs
+    out_dir = program.out or default_folder(sweep.runs)
+    train(prepared, out_dir, program, axes=sweep.axes, provenance=_fitted(sweep, specs))
+    curves = print_summary(out_dir, {spec.run_id for spec in specs}, out)
+    if pictures:
+        draw_pictures(out_dir, curves, specs)
+    say(f"a page to look at: fedga report {out_dir}")
+    say(f"every round: fedga results {out_dir} --format csv; trained models: {out_dir / 'models'}")
+
+
+def default_folder(specs: Sequence[RunSpec]) -> Path:
+    """A folder of its own for every set of runs, the same for the same command: giving it again continues.
+
+    Where code of the user's own has changed, it is another one.
+    """
+    content = [*sorted(spec.run_id for spec in specs), code_digest(own_code(specs, measured=True))]
+    digest = hashlib.sha256("".join(content).encode()).hexdigest()
+    names = "-".join(dict.fromkeys(Path(spec.dataset).stem for spec in specs))
+    return Path("runs") / f"{names}-{digest[:8]}"
+
+
+def _user_chose(sweep: Sweep, setting: str) -> bool:
+    sources = [line.source for line in sweep.provenance if line.setting == setting]
+    return not all(source.startswith(("preset", "default")) for source in sources)
+
+
+def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
+    """The lines of the settings table, with the number of active clients that the data allow."""
+    if [spec.active for spec in specs] == [spec.active for spec in sweep.runs]:
+        return list(sweep.provenance)
+    active = Provenance("active", tuple(dict.fromkeys(spec.active for spec in specs)), "default, or all clients")
+    at = next(at for at, line in enumerate(sweep.provenance) if line.setting == "active")
+    others = [line for line in sweep.provenance if line.setting != "active"]
+    return [*others[:at], active, *others[at:]]
+
+
+# Names whose registries are not settings; `fedga data list` and `fedga algorithms` say more.
+NAMES: Mapping[str, Sequence[str]] = {
+    "algorithm": ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
+    "dataset": tuple(SOURCES),
+    "model": ("mlp", "lenet", "resnet20", "package.module:Class"),
+    "preset": PRESETS,
+}
+
+
+_ALSO = {"seed": ("--seed",)}  # what people type as well
+
+
+def help_text(name: str) -> str:
+    """What a setting is, and the names it knows."""
+    setting = SETTINGS[name]
+    known = [*NAMES.get(name, ()), *_own_names(name)] or (
+        setting.kind.names if isinstance(setting.kind, Choice) else ()
+    )
+    return f"{setting.help}: {', '.join(known)}" if known else setting.help
+
+
+def _own_names(setting: str) -> list[str]:
+    """Those of the user's project file; where it is wrong, help is still to be had."""
+    kind = f"{setting}s"
+    with suppress(FedGAError):
+        return [*parts(kind, installed=False)] if kind in KINDS else []
+    return []
+
+
+def _parameter(name: str, panel: str) -> inspect.Parameter:
+    flags = (SETTINGS[name].flag, *_ALSO.get(name, ()))
+    option = typer.Option(*flags, help=help_text(name), show_default=False, rich_help_panel=panel, metavar="LIST")
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+_PROFILE_HELP = "Print where a round's time goes, and write it to profile.json; on CUDA this slows the run a little."
+
+
+def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with one option per setting of a run: flag, TOML key, column and field share one name."""
+    listed = [_parameter(name, panel) for panel, names in PANELS.items() for name in names]
+    own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "settings"]
+
+    def command(**values: Any) -> None:
+        settings = {name: values.pop(name) for name in SETTINGS}
+        function(settings=settings, **values)
+
+    parameters = [*listed, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = function.__doc__
+    return command
+
+
+@_with_settings
+def command(
+    settings: dict[str, str | None],
+    config: Annotated[Path | None, own_option("--config", "TOML file with the same names as the flags.")] = None,
+    data_dir: DataDir = None,
+    device: Device = None,
+    out_dir: Annotated[Path | None, own_option("--out", "Folder for results; the same one continues.")] = None,
+    threads: Threads = None,
+    pictures: Annotated[bool, own_option("--pictures/--no-pictures", "Draw figures at the end.")] = True,
+    profile: Annotated[bool, own_option("--profile", _PROFILE_HELP)] = False,
+    track: Track = None,
+    engine: Engines = None,
+) -> None:
+    """Train and compare algorithms on one machine.
+
+    With no arguments: FedAvg against FedGA on handwritten digits that ship with scikit-learn, each in the paper's
+    setting and in the strong one. Every flag takes a comma list, and lists make a grid; seeds may be a range:
+
+        fedga run --dataset mnist --preset paper --algorithm fedavg,fedga --alpha 0.05,0.1,1 --seeds 0-4
+
+    A run that was stopped, by Ctrl-C or a crash, goes on where it was when the same command is given again.
+    """
+    _run(settings, config, Program(data_dir, device, out_dir, threads, profile, track, engine), pictures)

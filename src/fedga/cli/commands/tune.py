@@ -1,0 +1,127 @@
+"""`fedga tune`: the learning rate by grid search on one algorithm, then the same rate for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedga.cli.commands.run import default_folder, help_text
+from fedga.cli.console import out, say
+from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
+from fedga.errors import FedGAError
+from fedga.paper.runs import LEARNING_RATES
+from fedga.spec.grid import build_sweep, parse_list
+from fedga.spec.settings import SETTINGS, RunSpec
+
+DEFAULT_RATES = ",".join(f"{rate:g}" for rate in LEARNING_RATES)
+
+
+def _setting(name: str) -> Any:
+    return typer.Option(SETTINGS[name].flag, help=help_text(name), show_default=False, metavar="LIST")
+
+
+def tune(
+    dataset: Annotated[str | None, _setting("dataset")] = None,
+    alpha: Annotated[str | None, _setting("alpha")] = None,
+    lr: Annotated[str, typer.Option("--lr", help="learning rates to try", metavar="LIST")] = DEFAULT_RATES,
+    seeds: Annotated[str | None, _setting("seed")] = None,
+    on: Annotated[str, typer.Option("--on", help="algorithm the rate is chosen on", metavar="NAME")] = "fedavg",
+    then: Annotated[
+        str | None, typer.Option("--then", help="algorithms to run with the chosen rate", metavar="LIST")
+    ] = None,
+    preset: Annotated[str | None, _setting("preset")] = None,
+    optimizer: Annotated[str | None, _setting("optimizer")] = None,
+    model: Annotated[str | None, _setting("model")] = None,
+    rounds: Annotated[str | None, _setting("rounds")] = None,
+    data_dir: DataDir = None,
+    device: Device = None,
+    out_dir: Annotated[Path | None, own_option("--out", "Folder for results; the same one continues.")] = None,
+    threads: Threads = None,
+    track: Track = None,
+) -> None:
+    """Grid search of the learning rate, for each data set and α on its own.
+
+    The paper chose its rates on FedAvg and used them for every algorithm; this does the same and goes on with --then:
+
+        fedga tune --dataset mnist --alpha 0.1,1 --lr 1,0.1,0.01 --then fedavg,fedntd,fedga
+    """
+    written = {"dataset": dataset, "alpha": alpha, "seed": seeds, "preset": preset, "optimizer": optimizer}
+    written |= {"model": model, "rounds": rounds, "lr": lr, "algorithm": on}
+    given = {name: parse_list(name, text) for name, text in written.items() if text is not None}
+    if len(given["algorithm"]) > 1:
+        raise FedGAError(f"--on {on!r} lists several algorithms: the rate is chosen on one; --then takes a list")
+    for name in ("preset", "optimizer", "model", "rounds"):
+        if len(given.get(name, ())) > 1:
+            raise FedGAError(f"{SETTINGS[name].flag} lists several values: a rate is chosen for one, so give one")
+    given.setdefault("dataset", ["digits"])
+    others = [] if then is None else _known(parse_list("algorithm", then))
+    sweep = build_sweep(given)
+    program = Program(data_dir, device, out_dir, threads, track=track)
+    folder = out_dir or default_folder(sweep.runs).with_name(f"tune-{default_folder(sweep.runs).name}")
+    prepared = prepare(sweep.runs, program, active_chosen=False)
+    train(prepared, folder, program, axes=sweep.axes)
+    chosen = _show(folder, prepared.specs)
+    if others and chosen:
+        _go_on(folder, prepared.specs, chosen, others, program)
+    say(f"a page to look at: fedga report {folder}")
+
+
+def _known(algorithms: Sequence[str]) -> Sequence[str]:
+    """The algorithms, after each has shown that it can be made: before the search, not after it."""
+    from fedga.algorithms import make_algorithm
+    from fedga.spec.settings import parse_algorithm
+
+    for text in algorithms:
+        name, options = parse_algorithm(text)
+        make_algorithm(name, **dict(options))
+    return algorithms
+
+
+def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | None], float]:
+    """The table, the picture, and the rates in words; returns them."""
+    from fedga.paper.report.by_alpha import tuning_picture
+    from fedga.paper.report.tuning import chosen_rates, tuning_table, tuning_words
+    from fedga.report.curves import read_curves
+    from fedga.report.figures import save
+    from fedga.report.writers import terminal, write_table
+
+    curves = read_curves(folder, {spec.run_id for spec in specs}, ("lr",))
+    chosen, table = chosen_rates(curves), tuning_table(curves)
+    write_table(table, folder / "tables")
+    out.print(terminal(table, width=out.width))
+    for sentence in tuning_words(chosen) or ("Every rate diverged: try smaller ones with --lr.",):
+        out.print(sentence)
+    try:
+        say("picture: " + ", ".join(map(str, save(tuning_picture(curves, chosen), folder / "figures" / "tuning"))))
+    except FedGAError as error:
+        say(f"no picture: {error}")
+    return chosen
+
+
+def _go_on(
+    folder: Path,
+    specs: Sequence[RunSpec],
+    chosen: dict[tuple[str, float | None], float],
+    algorithms: Sequence[str],
+    program: Program,
+) -> None:
+    """The listed algorithms, each with the rate that was chosen for its data set and α."""
+    from fedga.cli.summary import print_summary
+
+    best = [spec for spec in specs if chosen.get((spec.dataset, spec.alpha)) == spec.lr]
+    runs = [_of_algorithm(spec, algorithm) for spec in best for algorithm in algorithms]
+    train(prepare(runs, program), folder, program, axes=("lr",))
+    print_summary(folder, {spec.run_id for spec in runs}, out)
+
+
+def _of_algorithm(spec: RunSpec, algorithm: str) -> RunSpec:
+    """The same run of another algorithm, with the options that the paper sets for it on these data."""
+    from fedga.spec.presets import algorithm_defaults
+    from fedga.spec.settings import parse_algorithm
+
+    options = algorithm_defaults(spec.dataset, parse_algorithm(algorithm)[0])
+    return replace(spec, algorithm=algorithm, algorithm_options=options)

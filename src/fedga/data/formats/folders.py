@@ -1,0 +1,153 @@
+"""Folders of pictures: one sub-folder per class, and Tiny-ImageNet's own arrangement."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedga.data.assemble import Parts, Samples
+from fedga.data.formats.files import Progress, read_whole, reading
+from fedga.data.formats.images import SUFFIXES, decode
+from fedga.errors import FedGAError, quoted
+
+_TRAIN = ("train", "training")
+_TEST = ("test", "testing", "val", "valid", "validation")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Picture files with their classes, found before any is decoded."""
+
+    where: str
+    files: tuple[Path, ...]
+    labels: tuple[str, ...]
+
+    def read(self, channels: int | None, progress: Progress | None) -> Samples:
+        inputs = decode(
+            self._encoded, len(self.files), channels=channels, progress=progress, what=f"decoding {self.where}"
+        )
+        return Samples(inputs, np.array(self.labels, dtype=str), self.where)
+
+    def _encoded(self) -> Iterator[tuple[str, bytes]]:
+        for path in self.files:
+            yield str(path), read_whole(path, "a picture")
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """A whole data set of picture files."""
+
+    train: Listing
+    test: Listing | None
+    class_names: tuple[str, ...] = ()
+    channels: int | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.train.files + (self.test.files if self.test else ())
+
+    def read(self, progress: Progress | None) -> Parts:
+        test = self.test.read(self.channels, progress) if self.test else None
+        train = self.train.read(self.channels, progress)
+        if test is not None and test.inputs.shape[1] != train.inputs.shape[1]:
+            return PictureFolder(self.train, self.test, self.class_names, channels=3).read(progress)
+        return Parts(train, test, self.class_names)
+
+
+def image_folder(root: Path) -> PictureFolder:
+    """``root/train/<class>/*`` with ``root/test/<class>/*``, or just ``root/<class>/*``."""
+    folders = {path.name.lower(): path for path in _subfolders(root)}
+    train = next((folders[name] for name in _TRAIN if name in folders), None)
+    test = next((folders[name] for name in _TEST if name in folders), None)
+    if train is None and test is None:
+        return PictureFolder(_by_class(root), None)
+    if train is None:
+        raise FedGAError(f"{root} has the folder {test.name if test else ''} but no folder train: add {root / 'train'}")
+    return PictureFolder(_by_class(train), _by_class(test) if test else None)
+
+
+def _by_class(root: Path) -> Listing:
+    files: list[Path] = []
+    labels: list[str] = []
+    for folder in _subfolders(root):
+        pictures = _pictures_in(folder, root)
+        if not pictures:
+            raise FedGAError(
+                f"{folder} holds no pictures: put some there ({', '.join(sorted(SUFFIXES))}), or remove it"
+            )
+        files += pictures
+        labels += [folder.name] * len(pictures)
+    if not files:
+        raise FedGAError(f"{root} has no folders of pictures: make one folder per class in it, or give a file")
+    return Listing(str(root), tuple(files), tuple(labels))
+
+
+def _pictures_in(folder: Path, root: Path) -> list[Path]:
+    """All pictures under a class's folder; links to folders inside it are not followed, which might never end."""
+    if root.resolve().is_relative_to(folder.resolve()):
+        raise FedGAError(f"{folder} links to a folder that it lies in itself: put the pictures of one class there")
+    with reading(folder, "a folder of pictures"):
+        return sorted(
+            Path(base) / name
+            for base, _, names in os.walk(folder, onerror=_refuse)
+            for name in names
+            if Path(name).suffix.lower() in SUFFIXES
+        )
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be looked into would else count as empty."""
+    raise error
+
+
+def _subfolders(root: Path) -> Sequence[Path]:
+    with reading(root, "a folder"):
+        return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def tiny_imagenet(root: Path) -> PictureFolder:
+    """Tiny-ImageNet-200 as published: classes by WordNet id, the validation split as the test set.
+
+    Classes are numbered in the order of their sorted ids, as on the Hub, so both copies give the same labels.
+    """
+    wnids = tuple(sorted(_lines(root / "wnids.txt")))
+    _check_plain(root / "wnids.txt", wnids)
+    files: list[Path] = []
+    labels: list[str] = []
+    for wnid in wnids:
+        pictures = sorted(path for path in (root / "train" / wnid).glob("images/*") if path.suffix.lower() in SUFFIXES)
+        files += pictures
+        labels += [wnid] * len(pictures)
+    annotations = root / "val" / "val_annotations.txt"
+    rows = [line.split("\t") for line in _lines(annotations)]
+    if any(len(row) < 2 for row in rows):
+        raise FedGAError(
+            f"{annotations} has lines without a tab between picture and class: replace it by an intact copy"
+        )
+    _check_plain(annotations, [row[0] for row in rows])
+    test = Listing(
+        str(root / "val"),
+        tuple(root / "val" / "images" / row[0] for row in rows),
+        tuple(row[1].strip() for row in rows),
+    )
+    absent = next((path for path in test.files if not path.is_file()), None)
+    if absent is not None:
+        raise FedGAError(f"{absent} is named in {annotations} but does not exist: unpack Tiny-ImageNet again")
+    return PictureFolder(Listing(str(root / "train"), tuple(files), tuple(labels)), test, wnids, channels=3)
+
+
+def _check_plain(path: Path, names: Sequence[str]) -> None:
+    """A name with a slash would lead out of the data set's own folder."""
+    odd = next((name for name in names if name in (".", "..") or Path(name).name != name), None)
+    if odd is not None:
+        raise FedGAError(f"{path} lists {quoted(odd)}, which is no plain name: replace it by an intact copy")
+
+
+def _lines(path: Path) -> list[str]:
+    content = read_whole(path, "a text file")
+    with reading(path, "a text file"):
+        return [line for line in content.decode("utf-8").splitlines() if line.strip()]

@@ -1,0 +1,107 @@
+"""Which column of a table is the label, which the site, and which are probabilities of what."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, check_column_names, likely_names
+from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, check_names, few_of
+from fedga.errors import FedGAError, unknown_name
+
+SITE_COLUMNS = ("site", "hospital", *CLIENT_COLUMNS)
+NO_SITES = "none"
+_LABEL_COLUMNS = (*LABEL_COLUMNS, "y_true")
+_ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index that has no name
+_PREFIX = re.compile(r"(p|prob|probs|proba|probability|score|logit|logits)[_. :=-]+(?=.)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user says about the columns of a file."""
+
+    label_column: str | None = None
+    site_column: str | None = None
+    probability_columns: tuple[str, ...] = ()  # names, or patterns with a star
+    logits: bool = False
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one file."""
+
+    label: str
+    site: str | None
+    probabilities: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def labels(self, where: str) -> Labels:
+        """The classes that the columns are of: their names, without the ``p_`` that all of them begin with."""
+        prefixes = {found[0].lower() if (found := _PREFIX.match(name)) else "" for name in self.probabilities}
+        cut = len(prefixes) == 1
+        names = [_PREFIX.sub("", name, count=1) if cut else name for name in self.probabilities]
+        return BinaryLabels(names[0]) if len(names) == 1 else Labels(check_names(names, where))
+
+
+def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], options: Options) -> Columns:
+    """Find the columns by what the user says, else by their usual names; ``numeric`` are those that hold numbers."""
+    check_column_names(where, names)
+    label = _one(where, names, options.label_column, _LABEL_COLUMNS, "label")
+    if label is None:
+        raise FedGAError(
+            f"{where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name the one that holds the true class with "
+            f"--label-column (columns: {few_of(names, 12)})"
+        )
+    asked = options.site_column
+    site = None if asked == NO_SITES else _one(where, names, asked, SITE_COLUMNS, "site")
+    if site == label:
+        raise FedGAError(f"column {label!r} of {where} is named as label and as site: name two different ones")
+    if options.probability_columns:
+        return Columns(label, site, _asked(where, names, numeric, options.probability_columns))
+    numbers = [name for name in numeric if name not in (label, site)]
+    rest = [name for name in numbers if not _ROW_NUMBERS.fullmatch(name)]
+    prefixed = [name for name in rest if _PREFIX.match(name)]
+    if not rest:
+        raise FedGAError(
+            f"{where} has no column of numbers beside {label!r}: add one column per class with its probability "
+            f"(columns: {few_of(names, 12)})"
+        )
+    unnamed = [f"“{name}”" if name else "without a name" for name in numbers if _ROW_NUMBERS.fullmatch(name)]
+    notes = [] if prefixed or not unnamed else [f"Left out as row numbers: the column {', '.join(unnamed)}."]
+    if asked is None and site is None:
+        used = {label, *numeric}
+        notes += _unused([name for name in names if name not in used])
+    return Columns(label, site, tuple(prefixed or rest), tuple(notes))
+
+
+def _unused(words: Sequence[str]) -> list[str]:
+    """A note on columns of text, one of which may name the sites."""
+    if not words:
+        return []
+    return [f"Not used: {few_of(words, 6)}; --site-column {shlex.quote(words[0])} would compare sites."]
+
+
+def _one(where: str, names: Sequence[str], asked: str | None, usual: Sequence[str], kind: str) -> str | None:
+    if asked is not None:
+        if asked not in names:
+            raise unknown_name(f"{kind} column of {where}", asked, likely_names(asked, names))
+        return asked
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[name] for name in usual if name in lower), None)
+
+
+def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    chosen: dict[str, None] = {}
+    for wish in asked:
+        found = [name for name in names if name == wish] or [name for name in names if fnmatchcase(name, wish)]
+        if not found:
+            raise unknown_name(f"probability column of {where}", wish, likely_names(wish, names))
+        chosen |= dict.fromkeys(found)
+    numbers = set(numeric)
+    for name in chosen:
+        if name not in numbers:
+            raise FedGAError(f"column {name!r} of {where} does not hold numbers: name columns of probabilities")
+    return tuple(chosen)

@@ -1,0 +1,158 @@
+"""Tables of predictions: CSV and Parquet files, read in batches so that a file may be larger than memory."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedga.common.files import require_regular
+from fedga.data.formats.files import Progress, optional, reading
+from fedga.data.formats.parquet import is_text
+from fedga.diagnosis.reading.columns import Columns, Options, choose_columns
+from fedga.diagnosis.reading.csv_blocks import CsvFile
+from fedga.diagnosis.reading.tally import Batch, Predictions, Scores, Tallying, check_classes, finished
+from fedga.diagnosis.reading.vocabulary import Labels, Sites, Vocabulary, few_of
+from fedga.errors import FedGAError
+
+_ROWS_AT_ONCE = 16_000  # of a Parquet file: fewer would cost it more than they save in cache
+_MOST_NUMBERS_AT_ONCE = 8_000_000
+
+
+def read_table(path: Path, options: Options, show: Progress) -> Predictions:
+    """A CSV or Parquet file with a column of labels, one of probabilities per class and perhaps one of sites."""
+    where = str(path)
+    table = _CsvTable(path) if path.suffix.lower() == ".csv" else _ParquetTable(path)
+    columns = choose_columns(where, table.names, table.numeric, options)
+    check_classes(len(columns.probabilities), where)
+    labels, sites = columns.labels(where), Sites()
+    tallying, room = Tallying(labels, where, logits=options.logits), Scores(len(columns.probabilities))
+    first = 1
+    with closing(table.parts(columns, show)) as parts:
+        for part in parts:
+            if part.num_rows:
+                tallying.add(_batch(part, columns, labels, sites, first, room))
+                first += part.num_rows
+    found = finished(tallying, sites, columns.site is not None)
+    return replace(found, notes=(*columns.notes, *_without_samples(found)))
+
+
+def _without_samples(found: Predictions) -> list[str]:
+    """A note on classes that no sample has, which may be columns of something else."""
+    empty = np.flatnonzero(found.tally.samples.sum(0) == 0).tolist()
+    if not empty:
+        return []
+    names = few_of([f"“{found.class_names[at]}”" for at in empty], 4)
+    what = f"the class {names}: is it a column" if len(empty) == 1 else f"the classes {names}: are they columns"
+    return [f"No sample has {what} of probabilities? If not, choose columns with --probability-columns."]
+
+
+class _CsvTable:
+    """Columns of a CSV file, a block of lines at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = CsvFile(path)
+        self.names, self.numeric = self._file.names, self._file.numeric
+
+    def parts(self, columns: Columns, show: Progress) -> Generator[Any]:
+        return self._file.blocks(columns.probabilities, (columns.label, columns.site), show)
+
+
+class _ParquetTable:
+    """Columns of a Parquet file, some rows at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._parquet = optional("pyarrow.parquet", "pyarrow", "reading Parquet files")
+        self._arrow = optional("pyarrow", "pyarrow", "reading Parquet files")
+        types = self._arrow.types
+        numbers = (types.is_floating, types.is_integer, types.is_decimal)
+        with self._open() as file:
+            self._schema = schema = file.schema_arrow
+        self.names = list(schema.names)
+        self.numeric = [field.name for field in schema if any(is_such(field.type) for is_such in numbers)]
+
+    def _open(self, words: Sequence[str] = ()) -> Any:
+        """The file; columns of ``words`` come as the different words and which of them each row has.
+
+        A word that many rows share is written once there, so a few bytes can promise any number of long ones.
+        """
+        with reading(self._path, "a Parquet file"):
+            require_regular(self._path)
+            # Buffered by page: a file of one row group would else be in memory as a whole.
+            return self._parquet.ParquetFile(
+                self._path, pre_buffer=False, buffer_size=1 << 16, read_dictionary=list(words)
+            )
+
+    def _check_words(self, names: Sequence[str]) -> None:
+        """Refuse columns of lists and the like before anything is read."""
+        for name in names:
+            kind = self._schema.field(name).type
+            try:
+                self._arrow.nulls(0, kind).dictionary_encode()
+            except self._arrow.ArrowNotImplementedError:
+                raise FedGAError(
+                    f"column {name!r} of {self._path} has values of type {kind}: store one text or number in every row"
+                ) from None
+
+    def parts(self, columns: Columns, show: Progress) -> Generator[Any]:
+        words = [name for name in (columns.label, columns.site) if name is not None]
+        self._check_words(words)
+        wanted = [*words, *columns.probabilities]
+        rows = min(_ROWS_AT_ONCE, _MOST_NUMBERS_AT_ONCE // len(columns.probabilities))
+        with self._open([name for name in words if is_text(self._arrow, self._schema.field(name).type)]) as file:
+            total, done = file.metadata.num_rows, 0
+            with reading(self._path, "a Parquet file"):
+                batches = file.iter_batches(batch_size=rows, columns=wanted)
+            while True:
+                with reading(self._path, "a Parquet file"):
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
+                done += batch.num_rows
+                show(f"reading {self._path.name}", done, total)
+
+
+def _batch(part: Any, columns: Columns, labels: Labels, sites: Sites, first: int, room: Scores) -> Batch:
+    """A batch from a pyarrow table or record batch."""
+    scores = room.of(part.num_rows)
+    for row, name in zip(scores, columns.probabilities, strict=True):
+        row[:] = _values(part.column(name), "double", np.float64, np.nan)
+    label = part.column(columns.label)
+    of_site = np.zeros(part.num_rows, dtype=np.int64)
+    if columns.site is not None:
+        of_site = _codes(part.column(columns.site), sites)
+    return Batch(first, scores, _codes(label, labels), of_site, lambda at: label[at].as_py())
+
+
+def _codes(column: Any, words: Vocabulary) -> np.ndarray:
+    """Numbers for the values of a column; every different value is looked up once."""
+    column = _in_one(column)
+    if not hasattr(column, "indices"):
+        column = column.dictionary_encode(null_encoding="encode")
+    indices = _values(column.indices, "int64", np.int64, -1)  # which may be unsigned, with no room for -1
+    codes = np.full(len(column.dictionary) + 1, -1, dtype=np.int64)
+    used = np.flatnonzero(np.bincount(indices + 1, minlength=len(codes))[1:])  # a file lists words of other rows too
+    for at, value in zip(used.tolist(), column.dictionary.take(used).to_pylist(), strict=True):
+        codes[at] = words.code(value)
+    return codes[indices]
+
+
+def _values(column: Any, kind: str, dtype: type[np.generic], missing: float) -> np.ndarray:
+    """A column as it lies in memory; pyarrow's own ``to_numpy`` takes a fifth of a second to import pandas first."""
+    column = _in_one(column)
+    if column.type != kind:
+        column = column.cast(kind, safe=False)
+    if column.null_count:
+        column = column.fill_null(missing)
+    size = np.dtype(dtype).itemsize
+    return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * size)
+
+
+def _in_one(column: Any) -> Any:
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column

@@ -1,0 +1,207 @@
+"""A sheet for panels: title, legend, panels in a grid and a caption, placed in inches from measured text.
+
+Nothing is left to automatic layout, so nothing overlaps or is clipped, and the same picture is the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedga.drawing.style import FONT, LARGE, MUTED, SMALL
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_EDGE = 0.15
+_LEADING = 1.35
+_LEADER = {"arrowstyle": "-", "lw": 0.7, "shrinkA": 1, "shrinkB": 1, "relpos": (0, 0.5)}
+_HANDLE = 0.55  # inches of a legend's line with the space after it
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One panel in inches: its axes, and the room for labels around them."""
+
+    width: float
+    height: float
+    left: float = 0.62
+    right: float = 0.2
+    top: float = 0.36
+    bottom: float = 0.52
+
+
+@dataclass(frozen=True)
+class LineEnd:
+    """Where a line ends, and what to write beside it."""
+
+    x: float
+    y: float
+    text: str
+    color: str
+
+
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """Inches of a line of text, with a little to spare: what is drawn is rounded to pixels letter by letter."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    font = FontProperties(family="DejaVu Sans", size=size, weight="bold" if bold else "normal")
+    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)
+    return 1.02 * float(width) / 72
+
+
+def wrap(text: str, width: float, size: float, bold: bool = False) -> list[str]:
+    """Lines of at most ``width`` inches, broken at spaces, as few as it takes and of about equal length."""
+    lines = _break(text, width, size, bold)
+    for share in (0.6, 0.7, 0.8, 0.9):
+        narrower = _break(text, share * width, size, bold)
+        if len(narrower) == len(lines) > 1:
+            return narrower
+    return lines
+
+
+def _break(text: str, width: float, size: float, bold: bool) -> list[str]:
+    lines, line = [], ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and text_width(longer, size, bold) > width:
+            lines.append(line)
+            longer = word
+        line = longer
+    return [*lines, line]
+
+
+def compose(
+    rows: int,
+    columns: int,
+    cells: Cell | Sequence[Cell],
+    *,
+    title: str = "",
+    subtitle: str = "",
+    legend: Sequence[Artist] = (),
+    caption: str = "",
+    least_width: float = 5.0,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with ``rows × columns`` axes, row by row. ``cells``: one for all panels, or one per column."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    across = [cells] * columns if isinstance(cells, Cell) else list(cells)
+    tall = max(cell.top + cell.height + cell.bottom for cell in across)
+    width = max(2 * _EDGE + sum(cell.left + cell.width + cell.right for cell in across), least_width)
+    inner = width - 2 * _EDGE
+    title_lines = wrap(title, inner, LARGE, bold=True) if title else []
+    subtitle_lines = wrap(subtitle, inner, FONT) if subtitle else []
+    caption_lines = wrap(caption, inner, SMALL) if caption else []
+    per_row = _legend_columns([str(handle.get_label()) for handle in legend], inner)
+    legend_rows = -(-len(legend) // per_row)
+    heights = (
+        _lines(title_lines, LARGE) + _lines(subtitle_lines, FONT) + (0.1 if title_lines or subtitle_lines else 0),
+        legend_rows * FONT * 1.6 / 72 + (0.08 if legend_rows else 0),
+        rows * tall,
+        _lines(caption_lines, SMALL) + (0.05 if caption_lines else 0),
+    )
+    height = 2 * _EDGE + sum(heights)
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+
+    def write(lines: Sequence[str], top: float, size: float, **keywords: Any) -> None:
+        for number, line in enumerate(lines):
+            at = top - number * size * _LEADING / 72
+            figure.text(_EDGE / width, at / height, line, size=size, va="top", **keywords)
+
+    top = height - _EDGE
+    write(title_lines, top, LARGE, weight="bold")
+    write(subtitle_lines, top - _lines(title_lines, LARGE), FONT, color=MUTED)
+    if legend:
+        _draw_legend(figure, legend, per_row, top - heights[0])
+    write(caption_lines, _EDGE + _lines(caption_lines, SMALL), SMALL, color=MUTED)
+    axes = []
+    for row in range(rows):
+        left, upper = _EDGE, top - heights[0] - heights[1] - row * tall
+        for cell in across:
+            bottom = upper - cell.top - cell.height
+            box = ((left + cell.left) / width, bottom / height, cell.width / width, cell.height / height)
+            axes.append(figure.add_axes(box))
+            left += cell.left + cell.width + cell.right
+    return figure, axes
+
+
+def _lines(lines: Sequence[str], size: float) -> float:
+    return len(lines) * size * _LEADING / 72
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    if not labels:
+        return 1
+    widest = max(text_width(label, FONT) for label in labels) + _HANDLE + 0.25
+    most = max(1, min(len(labels), int(width / widest)))
+    return -(-len(labels) // -(-len(labels) // most))  # as even as the number of rows allows
+
+
+def _draw_legend(figure: Figure, handles: Sequence[Artist], per_row: int, top: float) -> None:
+    in_rows = [handle for column in range(per_row) for handle in handles[column::per_row]]  # filled column by column
+    width, height = figure.get_size_inches()
+    figure.legend(
+        handles=in_rows,
+        ncols=per_row,
+        loc="upper left",
+        bbox_to_anchor=(_EDGE / width, top / height),
+        borderpad=0,
+        borderaxespad=0,
+        handlelength=2.6,
+        columnspacing=1.6,
+        labelspacing=0.45,
+    )
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """The positions nearest to the wanted ones that are ``gap`` apart and stay inside.
+
+    >>> spread([1.0, 1.0, 5.0], gap=1.0, low=0.0, high=10.0)
+    [0.5, 1.5, 5.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda at: wanted[at])
+    blocks: list[list[float]] = []  # isotonic regression of the positions less their share of gaps
+    for rank, at in enumerate(order):
+        blocks.append([wanted[at] - rank * gap])
+        while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    level = [float(np.mean(block)) for block in blocks for _ in block]
+    most = max(low, high - (len(wanted) - 1) * gap)
+    placed = [0.0] * len(wanted)
+    for rank, at in enumerate(order):
+        placed[at] = min(max(level[rank], low), most) + rank * gap
+    return placed
+
+
+def label_ends(axes: Axes, ends: Sequence[LineEnd], size: float = SMALL) -> None:
+    """Write beside the end of every line, moved apart where they would overlap; the lowest go where room is short.
+
+    The limits of the axes must be set before.
+    """
+    width, height = (side / axes.figure.dpi * 72 for side in axes.bbox.size)  # in points
+    gap = size * 1.22
+    room = max(1, int(height / gap) + 1)
+    kept = sorted(ends, key=lambda end: end.y, reverse=True)[:room]
+    places = [axes.transAxes.inverted().transform(axes.transData.transform((end.x, end.y))) for end in kept]
+    heights = spread([float(place[1]) * height for place in places], gap, 0.0, height)
+    moved = [abs(at - place[1] * height) > 1.5 or place[0] < 0.995 for place, at in zip(places, heights, strict=True)]
+    for end, at, leader in zip(kept, heights, moved, strict=True):
+        axes.annotate(
+            end.text,
+            xy=(end.x, end.y),
+            xytext=(1 + (13 if any(moved) else 4) / width, at / height),
+            textcoords="axes fraction",
+            color=end.color,
+            size=size,
+            va="center",
+            annotation_clip=False,
+            arrowprops=dict(_LEADER, color=end.color) if leader else None,
+        )

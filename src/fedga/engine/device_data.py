@@ -1,0 +1,163 @@
+"""Samples on the device: once, as they are stored (uint8 for pictures), however many runs use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedga.common import streams
+from fedga.data.federation import Dataset, Federation
+from fedga.engine.gpu.layers import runs_kernels
+from fedga.errors import FedGAError
+
+RESIDENT_SHARE = 0.2  # of the free memory, for what clients keep between rounds
+
+
+@dataclass(frozen=True)
+class InputScaling:
+    """The affine map from stored values to a network's inputs: ``x * scale + shift`` per channel (or feature)."""
+
+    scale: Tensor  # [..., channels]
+    shift: Tensor  # [..., channels]
+
+    @staticmethod
+    def of(dataset: Dataset, standardize: bool) -> InputScaling:
+        """Pictures go to [0, 1], or, standardised, every channel to mean 0 and deviation 1 over the training split."""
+        inputs = dataset.train_inputs
+        channels = inputs.shape[1]
+        base = 1.0 / dataset.input_scale if inputs.dtype == np.uint8 else 1.0
+        if not standardize:
+            return InputScaling(torch.full((channels,), base), torch.zeros(channels))
+        mean, deviation = _channel_statistics(dataset)
+        scale = torch.from_numpy(1.0 / deviation).float()
+        return InputScaling(scale, torch.from_numpy(-mean / deviation).float())
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Stored ``[..., samples, channels, *pixels]`` as floats; leading axes are those of ``scale``."""
+        lead = self.scale.shape[:-1]
+        shape = (*lead, 1, self.scale.shape[-1], *[1] * (inputs.dim() - len(lead) - 2))
+        return inputs.to(self.scale.dtype, copy=True).mul_(self.scale.view(shape)).add_(self.shift.view(shape))
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> InputScaling:
+        return InputScaling(self.scale.to(device, dtype), self.shift.to(device, dtype))
+
+
+@lru_cache(maxsize=8)
+def _channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation (1 where it is 0) per channel; of pictures from counts of their values, not a float copy."""
+    inputs = dataset.train_inputs
+    if inputs.dtype == np.uint8:
+        values = np.arange(256.0)
+        channels = range(inputs.shape[1])
+        counts = np.stack([np.bincount(inputs[:, channel].reshape(-1), minlength=256) for channel in channels])
+        mean = counts @ values / counts.sum(1)
+        deviation = np.sqrt((counts * (values - mean[:, None]) ** 2).sum(1) / counts.sum(1))
+    else:
+        axes = (0, *range(2, inputs.ndim))
+        mean, deviation = inputs.mean(axes, dtype=np.float64), inputs.std(axes, dtype=np.float64)
+    return mean, np.where(deviation == 0, 1.0, deviation)
+
+
+class _PixelMaps(dict[bool, InputScaling]):
+    """Pixels by whether they are standardised, computed when first asked for."""
+
+    def __init__(self, dataset: Dataset, device: torch.device, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self._dataset, self._device, self._dtype = dataset, device, dtype
+
+    def __missing__(self, standardize: bool) -> InputScaling:
+        self[standardize] = InputScaling.of(self._dataset, standardize).to(self._device, self._dtype)
+        return self[standardize]
+
+
+class DeviceData:
+    """A data set's arrays as tensors on one device."""
+
+    def __init__(self, dataset: Dataset, device: torch.device, dtype: torch.dtype | None = None) -> None:
+        """``dtype`` is that of the networks' inputs, else float32."""
+
+        def tensor(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(device)
+
+        self.dataset, self.device = dataset, device
+        self.train_inputs, self.train_targets = tensor(dataset.train_inputs), tensor(dataset.train_targets).long()
+        self.test_inputs, self.test_targets = tensor(dataset.test_inputs), tensor(dataset.test_targets).long()
+        self.pixels: dict[bool, InputScaling] = _PixelMaps(dataset, device, dtype)
+
+    def gather(self, places: Tensor) -> Tensor:
+        """Stored training inputs at ``places``, of any shape; whole rows, which is ten times faster than indexing."""
+        rows = self.train_inputs.flatten(1).index_select(0, places.flatten())
+        return rows.view(*places.shape, *self.train_inputs.shape[1:])
+
+    def batches(self, places: Tensor, pixels: InputScaling) -> Tensor:
+        """Training inputs at ``places [copies, samples]`` as a network takes them; ``pixels`` has a row per copy."""
+        if runs_kernels(pixels.scale):
+            from fedga.engine.gpu.kernels import samples
+
+            return samples.batches(self.train_inputs, places, pixels.scale, pixels.shift)
+        return pixels.apply(self.gather(places))
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether ``size`` more bytes may stay on the device for the whole run."""
+        if self.device.type == "cpu":
+            return True
+        return size < RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]
+
+
+class FederationTable:
+    """Several federations of one data set, to be looked up by (federation, client) on the device."""
+
+    def __init__(self, federations: Sequence[Federation], device: torch.device) -> None:
+        self.device = device
+        unique = list({id(federation): federation for federation in federations}.values())
+        order = {id(federation): position for position, federation in enumerate(unique)}
+        self.of_lane = torch.tensor([order[id(federation)] for federation in federations], device=device)
+        bases = np.cumsum([0, *(len(federation.indices) for federation in unique)])
+        indices = np.concatenate([f.indices for f in unique]).astype(np.int64, copy=False)
+        self.indices = torch.from_numpy(indices).to(device)
+        starts = np.stack([f.offsets[:-1] + base for f, base in zip(unique, bases, strict=False)])
+        self.starts = torch.from_numpy(starts).to(device)  # [federations, clients]
+        self.sizes = torch.from_numpy(np.stack([f.sizes for f in unique])).to(device)
+        self.class_counts = torch.from_numpy(np.stack([f.class_counts for f in unique])).float().to(device)
+        self.largest = int(max(f.sizes.max() for f in unique))
+
+    def samples(self, lanes: Tensor, clients: Tensor, positions: Tensor) -> Tensor:
+        """Places in the training split of samples ``positions [slots, ...]`` of the slots' clients."""
+        starts = self.starts[self.of_lane[lanes], clients]
+        return self.indices[starts.view(-1, *[1] * (positions.dim() - 1)) + positions]
+
+    def everyone(self, lanes: Tensor) -> tuple[Tensor, Tensor]:
+        """All samples that clients hold in each lane, padded to one length: places, and their owners (-1: padding)."""
+        which = self.of_lane[lanes]
+        sizes = self.sizes[which]  # [lanes, clients]
+        ends = sizes.cumsum(1)
+        position = torch.arange(int(ends[:, -1].max()), device=self.device).expand(len(lanes), -1).contiguous()
+        owners = torch.searchsorted(ends, position, right=True)
+        real = position < ends[:, -1:]
+        places = self.indices[torch.where(real, self.starts[which][:, :1] + position, 0)]
+        return places, torch.where(real, owners, -1)
+
+    def client_means(self, lanes: Tensor, values: Tensor, owners: Tensor) -> Tensor:
+        """Mean of per-sample values over every client's samples, ``[lanes, clients]``; summed in one fixed order."""
+        sizes = self.sizes[self.of_lane[lanes]]
+        running = torch.where(owners >= 0, values, 0.0).double().cumsum(1)
+        totals = running.gather(1, sizes.cumsum(1) - 1).diff(dim=1, prepend=running.new_zeros(len(lanes), 1))
+        return (totals / sizes).to(values.dtype)
+
+
+def auxiliary_samples(dataset: Dataset, seed: int, per_class: int) -> np.ndarray:
+    """Samples of every class that the server holds, for algorithms that need some: places, ``[classes, per_class]``."""
+    generator = streams.numpy_generator(seed, "auxiliary")
+    by_class = [np.flatnonzero(dataset.train_targets == label) for label in range(dataset.num_classes)]
+    empty = [name for name, places in zip(dataset.class_names, by_class, strict=True) if not len(places)]
+    if empty:
+        raise FedGAError(
+            f"the training split of {dataset.name} has no sample of class {', '.join(empty)}, and this algorithm needs "
+            "samples of every class on the server: choose another algorithm"
+        )
+    return np.stack([generator.choice(places, per_class, replace=len(places) < per_class) for places in by_class])

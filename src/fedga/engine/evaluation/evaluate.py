@@ -1,0 +1,79 @@
+"""Scores of many models on one test split, computed together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedga.engine.device_data import DeviceData, InputScaling
+from fedga.engine.stack.budget import MemoryBudget
+from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.stack.workers import Workers
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a set of models did on the test split."""
+
+    confusion: Tensor  # [models, true class, predicted class]: counts
+    mean_predictions: Tensor  # [models, true class, class]: mean probability, NaN where the split lacks the true class
+    loss: Tensor  # [models]: mean cross-entropy
+
+    def __getitem__(self, which: slice | Tensor) -> Evaluation:
+        return Evaluation(self.confusion[which], self.mean_predictions[which], self.loss[which])
+
+    @staticmethod
+    def join(parts: list[Evaluation]) -> Evaluation:
+        return Evaluation(
+            torch.cat([part.confusion for part in parts]),
+            torch.cat([part.mean_predictions for part in parts]),
+            torch.cat([part.loss for part in parts]),
+        )
+
+
+def evaluate(
+    workers: Workers,
+    params: Tensor,  # [models, parameters]
+    buffers: Tensor,  # [models, buffers]
+    data: DeviceData,
+    pixels: InputScaling,  # the same for all models
+    budget: MemoryBudget,
+) -> Evaluation:
+    """Every model on the whole test split."""
+    stacks = list(zip(params.split(budget.models), buffers.split(budget.models), strict=True))
+    samples = list(zip(data.test_inputs.split(budget.samples), data.test_targets.split(budget.samples), strict=True))
+
+    def work(model: StackedModel, item: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+        return _totals(model, *item[0], *item[1], pixels, data.dataset.num_classes)
+
+    parts = workers.map(work, product(stacks, samples))
+    totals = [_add([next(parts) for _ in samples]) for _ in stacks]
+    confusion, probability, loss = (torch.cat(column) for column in zip(*totals, strict=True))
+    counts = F.one_hot(data.test_targets, data.dataset.num_classes).sum(0)
+    return Evaluation(confusion, probability / counts[:, None], (loss / len(data.test_targets)).float())
+
+
+@torch.no_grad()
+def _totals(
+    model: StackedModel,
+    params: Tensor,
+    buffers: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    pixels: InputScaling,
+    num_classes: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over some samples: confusion counts, probabilities by true class, cross-entropy."""
+    log_probs = F.log_softmax(model.evaluate(params, buffers, pixels.apply(inputs)), dim=-1)
+    true = F.one_hot(targets, num_classes).to(log_probs.dtype)  # [samples, classes]
+    predicted = F.one_hot(log_probs.argmax(-1), num_classes).to(log_probs.dtype)  # [models, samples, classes]
+    loss = -(log_probs * true).sum((1, 2), dtype=torch.float64)
+    return true.T @ predicted, true.T @ log_probs.exp(), loss
+
+
+def _add(parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.stack(column).sum(0) for column in zip(*parts, strict=True))

@@ -1,0 +1,66 @@
+"""Evaluates the models of an engine's lanes: the global ones, the averaged ones, and clients' local ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedga.engine.device_data import DeviceData
+from fedga.engine.evaluation.evaluate import Evaluation, evaluate
+from fedga.engine.evaluation.metrics import scores
+from fedga.engine.stack.budget import MemoryBudget
+from fedga.engine.stack.lanes import Lane, LaneStack
+from fedga.engine.stack.workers import Workers
+
+
+class ClientEvaluator:
+    def __init__(self, lanes: Sequence[Lane], data: DeviceData, workers: Workers, budget: MemoryBudget) -> None:
+        self.lanes, self.data, self.workers, self.budget = lanes, data, workers, budget
+
+    def evaluate(self, params: Tensor, buffers: Tensor, lanes: Sequence[int]) -> Evaluation:
+        """Models on the test split, each of the lane ``lanes`` names; those that see the same pixels go together."""
+        standardized = [self.lanes[lane].spec.standardize for lane in lanes]
+        parts, order = [], []
+        for standardize in sorted(set(standardized)):
+            which = [row for row, value in enumerate(standardized) if value == standardize]
+            models, pixels = (params[which], buffers[which]), self.data.pixels[standardize]
+            parts.append(self.budget.within(evaluate, self.workers, *models, self.data, pixels, self.budget))
+            order += which
+        return Evaluation.join(parts)[torch.tensor(order).argsort().to(params.device)]
+
+    def examined(self, round_number: int) -> set[int]:
+        """The lanes whose local models are looked at in this round: now and then, and in a lane's last round."""
+        found: set[int] = set()
+        if not len(self.data.test_targets):
+            return found
+        for lane, each in enumerate(self.lanes):
+            every = each.spec.diagnose_every
+            if every and (round_number % every == 0 or round_number == each.spec.rounds):
+                found.add(lane)
+        return found
+
+    def metric_rows(self, stack: LaneStack, round_number: int) -> list[dict[str, float] | None]:
+        """Scores of the global models beside those of the averaged ones, where due; examined and last rounds are."""
+        regular = round_number % self.lanes[0].spec.evaluate_every == 0
+        examined = self.examined(round_number)
+        due = [
+            lane
+            for lane, each in enumerate(self.lanes)
+            if regular or lane in examined or round_number == each.spec.rounds
+        ]
+        rows: list[dict[str, float] | None] = [None] * len(self.lanes)
+        if not due or not len(self.data.test_targets):
+            return rows
+        last = self.evaluate(stack.params[due], stack.buffers[due], due)
+        own = self.lanes[0].metrics  # the same for all lanes of an engine
+        for lane, row in zip(due, scores(last, further=own), strict=True):
+            rows[lane] = row
+        places = [place for place, lane in enumerate(stack.averaging) if lane in due]
+        if places:
+            lanes = [stack.averaging[place] for place in places]
+            averaged = self.evaluate(stack.averaged_params[places], stack.averaged_buffers[places], lanes)
+            for lane, row in zip(lanes, scores(averaged, "averaged_", own), strict=True):
+                rows[lane] = (rows[lane] or {}) | row
+        return rows

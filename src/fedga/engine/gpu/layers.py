@@ -1,0 +1,377 @@
+"""Layers of stacked networks that run as kernels of ours on a GPU: one launch for all copies.
+
+Inside `torch.func.vmap` a layer sees one copy. The functions here take an axis of copies first, and their rule for
+`vmap` joins the mapped axis to it: whatever is mapped over them, one kernel runs for all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+
+@cache
+def _kernels_compile() -> bool:
+    """Triton builds a small host program for every kernel, for which it needs a C compiler."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+    return find_spec("triton") is not None and bool(compiler)
+
+
+@cache
+def _has_tensor_cores(device: torch.device) -> bool:
+    """Those with TF32: Ampere and later."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def runs_kernels(tensor: Tensor) -> bool:
+    """Whether our kernels take this tensor: float32 on CUDA. Everything else goes through PyTorch's own operations."""
+    if not tensor.is_cuda or tensor.dtype != torch.float32:
+        return False
+    return _kernels_compile() and _has_tensor_cores(tensor.device)
+
+
+def why_not_fast(device: torch.device) -> str | None:
+    """What keeps a GPU from running our kernels, and what to do about it; None where nothing does, or there is none."""
+    if device.type != "cuda" or not _has_tensor_cores(device) or _kernels_compile():
+        return None
+    missing = "Triton (pip install triton)" if find_spec("triton") is None else "a C compiler (such as gcc)"
+    return f"{missing} is not installed: convolutions run several times slower than they could"
+
+
+def _joined(info: Any, dims: tuple[int | None, ...], *tensors: Tensor | None) -> list[Tensor | None]:
+    """Every tensor with the mapped axis joined to its first one, that of the copies."""
+    joined: list[Tensor | None] = []
+    for tensor, dim in zip(tensors, dims, strict=True):
+        if tensor is None:
+            joined.append(None)
+        else:
+            mapped = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            joined.append(mapped.flatten(0, 1))
+    return joined
+
+
+def _parted(info: Any, tensor: Tensor) -> Tensor:
+    return tensor.unflatten(0, (info.batch_size, -1))
+
+
+class _Convolution(torch.autograd.Function):
+    """``[copies, samples, I, H, W]`` with ``[copies, O, I, KH, KW]`` and ``[copies, O]`` or None."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: tuple[int, int], tf32: bool
+    ) -> Tensor:
+        from fedga.engine.gpu.kernels.convolution import correlate, spread
+
+        pad_y, pad_x = padding
+        return correlate(spread(x, (pad_y, pad_y, pad_x, pad_x), 1), weight, bias, stride, tf32)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, ctx.stride, ctx.padding, ctx.tf32 = inputs
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        by_x = by_weight = by_bias = None
+        shared = (ctx.stride, ctx.padding, ctx.tf32)
+        if ctx.needs_input_grad[0]:
+            by_x = _InputGradient.apply(by_y, weight, tuple(x.shape[3:]), *shared)
+        if ctx.needs_input_grad[1]:
+            by_weight = _WeightGradient.apply(x, by_y, tuple(weight.shape[3:]), *shared)
+        if ctx.has_bias and ctx.needs_input_grad[2]:
+            by_bias = by_y.sum((1, 3, 4))
+        return by_x, by_weight, by_bias, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *settings: Any,
+    ) -> tuple[Tensor, int]:
+        return _parted(info, _Convolution.apply(*_joined(info, in_dims[:3], x, weight, bias), *settings)), 0
+
+
+class _Gradient(torch.autograd.Function):
+    """A derivative, which has none of its own: a function only in order to have a rule for `vmap`."""
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+
+class _InputGradient(_Gradient):
+    @staticmethod
+    def forward(
+        by_y: Tensor, weight: Tensor, size: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
+    ) -> Tensor:
+        from fedga.engine.gpu.kernels.convolution import correlate, spread
+
+        around: list[int] = []
+        for axis in (0, 1):
+            taps, pad = weight.shape[3 + axis], padding[axis]
+            unread = (size[axis] + 2 * pad - taps) % stride  # rows at the end that no output looked at
+            around += [taps - 1 - pad, taps - 1 - pad + unread]
+        top, bottom, left, right = around
+        between = spread(by_y, (top, bottom, left, right), stride)
+        return correlate(between, weight.flip((3, 4)).transpose(1, 2), None, 1, tf32)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], by_y: Tensor, weight: Tensor, *settings: Any
+    ) -> tuple[Tensor, int]:
+        return _parted(info, _InputGradient.apply(*_joined(info, in_dims[:2], by_y, weight), *settings)), 0
+
+
+class _WeightGradient(_Gradient):
+    @staticmethod
+    def forward(
+        x: Tensor, by_y: Tensor, taps: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
+    ) -> Tensor:
+        from fedga.engine.gpu.kernels.convolution import weight_gradient
+
+        return weight_gradient(x, by_y, taps, stride, padding, tf32)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, by_y: Tensor, *settings: Any) -> tuple[Tensor, int]:
+        return _parted(info, _WeightGradient.apply(*_joined(info, in_dims[:2], x, by_y), *settings)), 0
+
+
+class StackedConv2d(nn.Module):
+    """``torch.nn.Conv2d`` that runs for all copies at once."""
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        assert isinstance(original, nn.Conv2d)
+        assert not isinstance(original.padding, str)
+        self.weight, self.bias = original.weight, original.bias
+        self.stride = original.stride[0]
+        self.padding = (original.padding[0], original.padding[1])
+
+    @staticmethod
+    def takes(layer: nn.Module) -> bool:
+        """Whether a layer is of the ordinary kind: one group, zero padding within the kernel, one stride."""
+        return (
+            type(layer) is nn.Conv2d
+            and layer.groups == 1
+            and layer.dilation == (1, 1)
+            and layer.padding_mode == "zeros"
+            and not isinstance(layer.padding, str)
+            and layer.stride[0] == layer.stride[1]
+            and all(pad < size for pad, size in zip(layer.padding, layer.kernel_size, strict=True))
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not runs_kernels(inputs) or not self._fits(inputs):
+            return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding)
+        bias = None if self.bias is None else self.bias.unsqueeze(0)
+        tf32 = torch.backends.cudnn.allow_tf32
+        settings = (self.stride, self.padding, tf32)
+        return _Convolution.apply(inputs.unsqueeze(0), self.weight.unsqueeze(0), bias, *settings).squeeze(0)
+
+    def _fits(self, inputs: Tensor) -> bool:
+        """Pictures at least as large as the kernel; PyTorch says what is wrong with others."""
+        padded = (inputs.shape[-2] + 2 * self.padding[0], inputs.shape[-1] + 2 * self.padding[1])
+        return inputs.dim() == 4 and padded[0] >= self.weight.shape[-2] and padded[1] >= self.weight.shape[-1]
+
+
+class _Pooling(torch.autograd.Function):
+    """Largest entry of every window of ``[copies, samples, channels, H, W]``; its second output says which it is."""
+
+    @staticmethod
+    def forward(x: Tensor, window: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        from fedga.engine.gpu.kernels.pooling import pool
+
+        return pool(x, window)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, ctx.window = inputs
+        ctx.size = tuple(x.shape[-2:])
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return _PoolingGradient.apply(by_y, ctx.saved_tensors[0], ctx.size, ctx.window), None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, window: tuple[int, int]
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        largest, chosen = _Pooling.apply(*_joined(info, in_dims[:1], x), window)
+        return (_parted(info, largest), _parted(info, chosen)), (0, 0)
+
+
+class _PoolingGradient(_Gradient):
+    @staticmethod
+    def forward(by_y: Tensor, chosen: Tensor, size: tuple[int, int], window: tuple[int, int]) -> Tensor:
+        from fedga.engine.gpu.kernels.pooling import pool_gradient
+
+        return pool_gradient(by_y, chosen, size, window)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], by_y: Tensor, chosen: Tensor, *settings: Any
+    ) -> tuple[Tensor, int]:
+        return _parted(info, _PoolingGradient.apply(*_joined(info, in_dims[:2], by_y, chosen), *settings)), 0
+
+
+def _pairs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Upper and lower rows of all windows of 2×2, and the larger of the two in every column."""
+    height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
+    top, bottom = x[..., 0:height:2, :width], x[..., 1:height:2, :width]
+    return top, bottom, torch.maximum(top, bottom)
+
+
+class _PairPooling(torch.autograd.Function):
+    """Windows of 2×2 on a CPU, as two maxima of neighbours: twice as fast as PyTorch's pooling, and the same bits.
+
+    The other outputs say where the largest entry stands, the first one of equals: below (for both columns), right.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        top, bottom, columns = _pairs(x)
+        is_below = bottom > top
+        left, right = columns[..., ::2], columns[..., 1::2]
+        # Of equals at the lower left and the upper right, the upper one comes first.
+        first_is_right = (right == left) & is_below[..., ::2] & ~is_below[..., 1::2]
+        return torch.maximum(left, right), is_below, (right > left) | first_is_right
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        _, is_below, is_right = output
+        ctx.mark_non_differentiable(is_below, is_right)
+        ctx.save_for_backward(is_below, is_right)
+        ctx.size = inputs[0].shape[-2:]
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> Tensor:
+        is_below, is_right = ctx.saved_tensors
+        by_columns = by_y.new_empty(is_below.shape)
+        to_the_right = by_y * is_right
+        by_columns[..., 1::2] = to_the_right
+        by_columns[..., ::2] = by_y - to_the_right
+        below = by_columns * is_below
+        height, width = 2 * is_below.shape[-2], is_below.shape[-1]
+        covers_all = ctx.size == (height, width)
+        by_x = (by_y.new_empty if covers_all else by_y.new_zeros)((*is_below.shape[:-2], *ctx.size))
+        by_x[..., 1:height:2, :width] = below
+        by_x[..., 0:height:2, :width] = by_columns - below
+        return by_x
+
+
+def _pool_pairs(x: Tensor) -> Tensor:
+    if torch.is_grad_enabled():
+        return _PairPooling.apply(x)[0]
+    columns = _pairs(x)[2]
+    return torch.maximum(columns[..., ::2], columns[..., 1::2])
+
+
+class StackedMaxPool2d(nn.Module):
+    """``torch.nn.MaxPool2d`` with windows side by side."""
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        assert isinstance(original, nn.MaxPool2d)
+        self.window = _pair(original.kernel_size)
+
+    @staticmethod
+    def takes(layer: nn.Module) -> bool:
+        return (
+            type(layer) is nn.MaxPool2d
+            and _pair(layer.kernel_size) == _pair(layer.stride)
+            and _pair(layer.padding) == (0, 0)
+            and _pair(layer.dilation) == (1, 1)
+            and not layer.return_indices
+            and not layer.ceil_mode
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() != 4 or inputs.shape[-2] < self.window[0] or inputs.shape[-1] < self.window[1]:
+            return F.max_pool2d(inputs, self.window)
+        if runs_kernels(inputs):
+            largest, _ = _Pooling.apply(inputs.unsqueeze(0), self.window)
+            return largest.squeeze(0)
+        if self.window == (2, 2) and inputs.device.type == "cpu":
+            return _pool_pairs(inputs)
+        return F.max_pool2d(inputs, self.window)
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+class _Normalization(torch.autograd.Function):
+    """Batch normalisation of ``[copies, samples, channels, ...]``; its second and third output are statistics."""
+
+    @staticmethod
+    def forward(x: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        from fedga.engine.gpu.kernels import normalization
+
+        return normalization.normalize(x, mask, weight, bias, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, mask, weight, _, ctx.eps = inputs
+        _, mean, variance = output
+        ctx.mark_non_differentiable(mean, variance)
+        ctx.save_for_backward(x, mask, weight, mean, variance)
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        x, mask, weight, mean, variance = ctx.saved_tensors
+        by_x, by_weight, by_bias = _NormalizationGradient.apply(x, by_y, mask, weight, mean, variance, ctx.eps)
+        return by_x, None, by_weight, by_bias, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *inputs: Any
+    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
+        outputs = _Normalization.apply(*_joined(info, in_dims[:4], *inputs[:4]), inputs[4])
+        return tuple(_parted(info, output) for output in outputs), (0, 0, 0)
+
+
+class _NormalizationGradient(_Gradient):
+    @staticmethod
+    def forward(
+        x: Tensor, by_y: Tensor, mask: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from fedga.engine.gpu.kernels import normalization
+
+        return normalization.normalize_gradient(x, by_y, mask, weight, mean, variance, eps)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *inputs: Any
+    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
+        outputs = _NormalizationGradient.apply(*_joined(info, in_dims[:6], *inputs[:6]), inputs[6])
+        return tuple(_parted(info, output) for output in outputs), (0, 0, 0)
+
+
+def normalize(
+    inputs: Tensor, mask: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One copy's ``[samples, channels, ...]`` by the mean and variance of the rows that ``mask`` counts, and these."""
+    channels = inputs.shape[1]
+    weight = inputs.new_ones(channels) if weight is None else weight
+    bias = inputs.new_zeros(channels) if bias is None else bias
+    outputs = _Normalization.apply(*(tensor.unsqueeze(0) for tensor in (inputs, mask, weight, bias)), eps)
+    normal, mean, variance = (output.squeeze(0) for output in outputs)
+    return normal, mean, variance

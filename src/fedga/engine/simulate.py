@@ -1,0 +1,142 @@
+"""One federated run from Python: your arrays, your module, your algorithm object."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedga.algorithms import Algorithm, make_algorithm
+from fedga.data.federation import Dataset, Federation
+from fedga.engine.device_data import DeviceData
+from fedga.engine.engine import Engine
+from fedga.engine.evaluation.metrics import Metric, check_name, own_metrics
+from fedga.engine.server import LaneRound
+from fedga.engine.stack.lanes import Lane
+from fedga.errors import FedGAError, unknown_name
+from fedga.models import ModelBuilder, build_model
+from fedga.spec.settings import SETTINGS, RunSpec
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came out of a run."""
+
+    rounds: list[dict[str, float]]  # one row per evaluated round: round, accuracy, macro_f1, ea_ratio, ...
+    model: nn.Module  # the last global model
+    averaged_model: nn.Module | None  # its mean over rounds, with ``server_average``
+    diverged: bool
+
+
+def simulate(
+    federation: Federation,
+    model: str | ModelBuilder | nn.Module = "mlp",
+    algorithm: str | Algorithm | type[Algorithm] = "fedga",
+    *,
+    device: str | torch.device = "cpu",
+    on_round: Callable[[LaneRound], None] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    **settings: Any,
+) -> RunResult:
+    """Train one run on one machine and return its curve and its model; nothing is written to disk.
+
+    ``model`` is a name, a callable ``(input_shape, num_classes) -> nn.Module``, or a module to start from; ``settings``
+    are the flags of ``fedga run`` by their names (``rounds=100, lr=0.1, active=10, server="momentum", seed=0``).
+    ``metrics`` are functions of your own, by the names of their columns: each is given an `Evaluation` and returns one
+    number per model. Those that your ``fedga.toml`` names are measured too.
+
+    >>> from fedga.data import load_dataset, make_federation
+    >>> federation = make_federation(load_dataset("digits"), clients=10, seed=0, alpha=0.5)
+    >>> result = simulate(federation, "mlp", "fedga", rounds=5, active=5, batch_size=16)
+    >>> [row["round"] for row in result.rounds], result.rounds[-1]["accuracy"] > 0.3
+    ([1, 2, 3, 4, 5], True)
+    """
+    _refuse_what_is_given_otherwise(settings)
+    if not federation.sizes.all():
+        empty = int(np.flatnonzero(federation.sizes == 0)[0])
+        raise FedGAError(f"client {empty} of the federation has no samples: leave it out")
+    dataset = federation.dataset
+    written = algorithm if isinstance(algorithm, str) else "fedavg"
+    try:
+        spec = RunSpec(
+            dataset=dataset.name,
+            algorithm=written,
+            model=model if isinstance(model, str) else "own",
+            partition="iid",  # the federation is given: how it came about does not matter here
+            clients=federation.num_clients,
+            **{"active": min(10, federation.num_clients)} | settings,
+        )
+        if isinstance(algorithm, str):
+            algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+    except FedGAError as error:  # which speaks of flags
+        raise FedGAError(re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), str(error))) from None
+    algorithm = make_algorithm(algorithm)
+    if not isinstance(model, str | nn.Module) and not callable(model):
+        raise FedGAError(f"model must be a name, a torch.nn.Module or a function that makes one, not {model!r}")
+    if isinstance(model, nn.Module):
+        network = copy.deepcopy(model)
+    else:
+        network = build_model(model, dataset.input_shape, dataset.num_classes, norm=spec.norm, seed=spec.seed)
+    _check_outputs(network, dataset)
+    try:
+        where = torch.device(device)
+    except RuntimeError:
+        raise FedGAError(f"{device!r} is not a device: give 'cpu', 'cuda' or 'cuda:1'") from None
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise FedGAError(f"device {device} was asked for and PyTorch finds no CUDA device here: use device='cpu'")
+    for name in metrics or {}:
+        check_name(name)
+    engine = Engine(
+        [Lane(spec, federation, algorithm, network, own_metrics() | dict(metrics or {}))],
+        DeviceData(dataset, where, next(network.parameters()).dtype),
+    )
+    rows: list[dict[str, float]] = []
+    diverged = False
+    while engine.round < spec.rounds and not diverged:
+        [result] = engine.run_round()
+        diverged = result.diverged
+        if result.metrics is not None:
+            rows.append({"round": result.round, **result.metrics})
+        if on_round is not None:
+            on_round(result)
+    return _result(engine, network, rows, diverged)
+
+
+_GIVEN_OTHERWISE = ("dataset", "alpha", "partition", "clients", "client_column", "label_column", "classes_per_client")
+_KNOWN = [name for name in SETTINGS if name not in (*_GIVEN_OTHERWISE, "model", "algorithm", "preset")]
+
+
+def _refuse_what_is_given_otherwise(settings: dict[str, Any]) -> None:
+    for name in settings:
+        if name in _GIVEN_OTHERWISE:
+            raise FedGAError(f"{name} is part of the federation: give it to make_federation or load_dataset")
+        if name not in _KNOWN:
+            raise unknown_name("setting", name, _KNOWN)
+
+
+@torch.no_grad()
+def _check_outputs(network: nn.Module, dataset: Dataset) -> None:
+    outputs = copy.deepcopy(network).eval()(
+        torch.zeros(2, *dataset.input_shape, dtype=next(network.parameters()).dtype)
+    )
+    if outputs.shape != (2, dataset.num_classes):
+        raise FedGAError(
+            f"the model gives outputs of shape {tuple(outputs.shape[1:])} where {dataset.num_classes} classes are to "
+            "be told apart: its last layer must have one output per class"
+        )
+
+
+def _result(engine: Engine, network: nn.Module, rows: list[dict[str, float]], diverged: bool) -> RunResult:
+    stack = engine.stack
+    engine.model.unflatten(stack.params[0].cpu(), stack.buffers[0].cpu(), network)
+    averaged = None
+    if stack.averaging:
+        averaged = copy.deepcopy(network)
+        engine.model.unflatten(stack.averaged_params[0].cpu(), stack.averaged_buffers[0].cpu(), averaged)
+    return RunResult(rows, network, averaged, diverged)

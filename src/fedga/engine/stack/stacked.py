@@ -1,0 +1,403 @@
+"""Many copies of one network as one tensor: parameters ``[copies, parameters]``, inputs ``[copies, samples, ...]``."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.modules.conv import _ConvNd
+
+from fedga.common.mapping import why_not_mapped
+from fedga.common.tracing import format_error
+from fedga.engine.gpu.layers import StackedConv2d
+from fedga.engine.stack.layers import (
+    KeyedDropout,
+    MaskedBatchNorm,
+    depends_on_context,
+    keeps_own_buffers,
+    prepare_for_padding,
+)
+from fedga.errors import FedGAError
+
+
+class Layout:
+    """Where each named tensor lies in one flat vector."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        self.sizes = [shape.numel() for shape in self.shapes.values()]
+        self.total = sum(self.sizes)
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        parts = [tensors[name].detach().reshape(-1) for name in self.shapes]
+        return torch.cat(parts) if parts else torch.zeros(0)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """``[..., total]`` as named tensors ``[..., *shape]`` that share its memory."""
+        lead = flat.shape[:-1]
+        parts = flat.split(self.sizes, dim=-1)
+        return {
+            name: part.view((*lead, *shape)) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The reverse of `views`."""
+        parts = [(tensors[name], len(shape)) for name, shape in self.shapes.items()]
+        return torch.cat([part.reshape(*part.shape[: part.dim() - axes], -1) for part, axes in parts], dim=-1)
+
+
+def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def float_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """What a copy has of its own besides what is trained: running statistics and frozen parameters.
+
+    Counters and index tables are the same for all copies.
+    """
+    frozen = {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    return frozen | {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+
+
+def constants(module: nn.Module) -> bytes:
+    """Digest of the buffers that are not floats and not counters; copies in one stack share them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, buffer in module.named_buffers():
+        if not buffer.is_floating_point() and not name.endswith("num_batches_tracked"):
+            digest.update(name.encode() + buffer.detach().cpu().numpy().tobytes())
+    return digest.digest()
+
+
+class StackedModel:
+    """Runs a network for many parameter vectors at once. Holds no parameters itself."""
+
+    def __init__(self, module: nn.Module) -> None:
+        prepared, self._context = prepare_for_padding(module)
+        self.params, self.buffers = Layout(trained_parameters(prepared)), Layout(float_buffers(prepared))
+        frozen = len(self.params.shapes) < len(list(prepared.parameters()))
+        self._module = prepared.requires_grad_(False)
+        self._needs_context = depends_on_context(prepared)
+        # What layers of the user's own change in training besides what is trained; None until a batch has shown it.
+        self._moving: tuple[str, ...] | None = None if frozen or keeps_own_buffers(prepared) else ()
+        # A network may bring its own way of running many copies; see `fedga.models.mlp`. A subclass has to bring its
+        # own: what it changes in `forward`, an inherited one would not know of.
+        own = {} if frozen else vars(type(prepared))
+        self._by_hand: Callable[..., Tensor] | None = own["stacked"].__get__(prepared) if "stacked" in own else None
+        self._gradient_by_hand: Callable[..., None] | None = (
+            own["stacked_gradient"].__get__(prepared) if "stacked_gradient" in own else None
+        )
+        if not self.params.total:
+            raise FedGAError("the model has no trainable parameters: there is nothing to train")
+        if any(not parameter.is_floating_point() for parameter in prepared.parameters()):
+            raise FedGAError("the model has parameters that are not floating point: fedga trains float parameters only")
+
+    def check(self, input_shape: tuple[int, ...]) -> None:
+        """Refuse a network that cannot be run for several clients at once, or that draws from the global generator."""
+        device = next(self._module.parameters()).device
+        params = torch.zeros(2, self.params.total, dtype=self.dtype, device=device)
+        buffers = torch.ones(2, self.buffers.total, dtype=self.dtype, device=device)
+        inputs = torch.zeros(2, 2, *input_shape, dtype=self.dtype, device=device)
+        keys = torch.zeros(2, dtype=torch.int64, device=device)
+        if self._moving is None:
+            self._check_own_buffers(input_shape)
+        self._module.train()
+        try:
+            with torch.no_grad():
+                if self._moving:
+                    self.evaluate(params, buffers, inputs[0])
+                else:
+                    self._train(params, buffers, inputs, torch.ones_like(inputs.flatten(2)[:, :, 0]), keys)
+        except RuntimeError as error:
+            if "randomness" in str(error):
+                raise _draws_at_random() from error
+            words = str(error).splitlines()[0].rstrip(".")
+            unknown = f"fails in torch.func.vmap ({words}): write it with torch alone"
+            reason = why_not_mapped(error, self._files()) or unknown
+            raise FedGAError(f"the model cannot be run for several clients at once, it {reason}") from error
+
+    def _check_own_buffers(self, input_shape: tuple[int, ...]) -> None:
+        """Find the buffers that move; where there are any, a whole step shows what else would fail in training."""
+        device = next(self._module.parameters()).device
+        tensors = dict(self._module.named_parameters()) | dict(self._module.named_buffers())
+        params, buffers = self.params.flatten(tensors), self.buffers.flatten(tensors).to(self.dtype)
+        # From 0 to 1, as pixels are: what a network looks up by its inputs has an entry 0.
+        inputs = torch.rand(3, *input_shape, generator=torch.Generator().manual_seed(0)).to(device, self.dtype)
+        mask, key = inputs.new_ones(3), torch.zeros((), dtype=torch.int64, device=device)
+        before = torch.get_rng_state()
+        try:
+            self._find_moving(params, buffers, inputs, mask)
+            if self._moving:
+                given = (params[None], buffers[None], inputs[None], mask[None], key[None])
+                self.gradient(*given, torch.Tensor.sum, torch.empty_like(params[None]))
+        except (FedGAError, MemoryError):
+            raise
+        except Exception as error:
+            home = next(iter(self._files()), None)
+            raise FedGAError(f"the model fails in a training step, {format_error(error, home)}: correct it") from error
+        if self._moving and not torch.equal(before, torch.get_rng_state()):
+            raise _draws_at_random()
+
+    @torch.no_grad()
+    def _find_moving(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor) -> None:
+        """Which values a training step of one copy changes, in place or by assignment; the batch has no padding."""
+        self._module.train()
+        there = dict(self._module.named_buffers())
+        given = {name: value.clone() for name, value in (there | self.buffers.views(buffers)).items()}
+        before = {name: value.clone() for name, value in given.items()}
+        key = torch.zeros((), dtype=torch.int64, device=params.device)
+        with torch.random.fork_rng(devices=[]):
+            _, after = self._train_one(self.params.views(params), dict(given), inputs, mask, key)
+        self._context.forget()
+        for name in dict(self._module.named_buffers()).keys() - there.keys():
+            raise FedGAError(
+                f"the model makes its buffer {name} while it trains, so that clients would share it: give it its first "
+                f'values in __init__, as in self.register_buffer("{name.rpartition(".")[2]}", torch.zeros(3))'
+            )
+        # A value may be written to and stay what it is for once: its version tells.
+        moved = [
+            name
+            for name, value in after.items()
+            if value is not given[name] or value._version or not torch.equal(value, before[name])
+        ]
+        moving = tuple(name for name in moved if not _is_ours(self._module, name))
+        for name in moving:
+            self._check_moved(name, before[name], after[name])
+        self._moving = moving
+        if moving:
+            self._by_hand = self._gradient_by_hand = None  # which know nothing of buffers
+
+    def _check_moved(self, name: str, before: Tensor, after: Tensor) -> None:
+        if after.shape != before.shape:
+            raise FedGAError(
+                f"the model's buffer {name} changes its shape in training, from {list(before.shape)} to "
+                f"{list(after.shape)}, and the server averages tensors of one shape: keep its shape"
+            )
+        if name not in self.buffers.shapes:
+            raise FedGAError(
+                f"the model's buffer {name} changes in training and is {before.dtype}, which the server cannot average "
+                "over clients: make it a float, as in torch.zeros(())"
+            )
+
+    def _files(self) -> list[Path]:
+        """Where the classes of its layers are written, but for PyTorch's own."""
+        homes = {type(module).__module__ for module in self._module.modules()}
+        found = [getattr(sys.modules.get(home), "__file__", None) for home in homes if not home.startswith("torch.")]
+        return [Path(file) for file in found if file]
+
+    def saved_bytes(self, input_shape: tuple[int, ...]) -> int:
+        """Bytes of activations that the backward pass of one more sample needs."""
+        device = next(self._module.parameters()).device
+
+        def saved(samples: int) -> int:
+            total = 0
+
+            def count(tensor: Tensor) -> Tensor:
+                nonlocal total
+                total += tensor.nbytes
+                return tensor
+
+            params = torch.zeros(1, self.params.total, dtype=self.dtype, device=device, requires_grad=True)
+            buffers = torch.ones(1, self.buffers.total, dtype=self.dtype, device=device)
+            inputs = torch.zeros(1, samples, *input_shape, dtype=self.dtype, device=device)
+            keys = torch.zeros(1, dtype=torch.int64, device=device)
+            self._module.train()
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+                self._train(params, buffers, inputs, inputs.new_ones(1, samples), keys)
+            return total
+
+        return max(saved(3) - saved(2), torch.Size(input_shape).numel() * 4)
+
+    def copy(self) -> StackedModel:
+        """One of its own for another thread: a forward pass borrows the module for its parameters."""
+        return copy.deepcopy(self)
+
+    def to(self, device: torch.device) -> StackedModel:
+        self._module.to(device)
+        return self
+
+    @cached_property
+    def draws_at_random(self) -> bool:
+        return any(isinstance(module, KeyedDropout) for module in self._module.modules())
+
+    @property
+    def adds_gradients(self) -> bool:
+        """Whether `gradient` can add to what is there: a momentum then takes in a gradient that never exists alone."""
+        return self._gradient_by_hand is not None and not self._needs_context and self._moving is not None
+
+    @property
+    def moving_buffers(self) -> tuple[str, ...]:
+        """Names of the buffers, and frozen parameters, that the user's own layers change in training; after `check`."""
+        return self._moving or ()
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        return next(self._module.parameters()).dtype
+
+    @cached_property
+    def has_convolutions(self) -> bool:
+        return any(isinstance(module, _ConvNd | StackedConv2d) for module in self._module.modules())
+
+    def flatten(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """Parameter and buffer vector of an ordinary module of the same kind."""
+        buffers = self.buffers.flatten(float_buffers(module)).to(self.dtype)
+        return self.params.flatten(trained_parameters(module)), buffers
+
+    @torch.no_grad()
+    def unflatten(self, params: Tensor, buffers: Tensor, module: nn.Module) -> None:
+        """Write one copy's vectors into an ordinary module."""
+        values = self.params.views(params) | self.buffers.views(buffers)
+        for name, tensor in (trained_parameters(module) | float_buffers(module)).items():
+            tensor.copy_(values[name])
+
+    def last_layer(self, num_classes: int) -> tuple[int, tuple[int, int]]:
+        """Offset and shape of the output layer's weights in the parameter vector."""
+        offset, found = 0, None
+        for shape, size in zip(self.params.shapes.values(), self.params.sizes, strict=True):
+            if len(shape) == 2 and shape[0] == num_classes:
+                found = offset, (shape[0], shape[1])
+            offset += size
+        if found is None:
+            raise FedGAError(
+                f"the model has no output layer with weights [{num_classes}, features], which this algorithm looks at: "
+                "end the model with torch.nn.Linear"
+            )
+        return found
+
+    def forward_one(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
+        """Logits of one copy in evaluation mode, differentiable and vmappable: ``[parameters], [samples, ...]``."""
+        self._module.eval()
+        state = self.params.views(params) | self.buffers.views(buffers)
+        if self._moving != ():  # evaluation moves nothing
+            state |= {name: state[name].clone() for name in self.buffers.shapes}
+        return functional_call(self._module, state, (inputs,))
+
+    def evaluate(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
+        """Logits ``[copies, samples, classes]`` in evaluation mode; ``inputs`` shared, ``[samples, ...]``."""
+        if len(params) == 1:
+            return self.forward_one(params[0], buffers[0], inputs).unsqueeze(0)
+        if self._by_hand is not None:
+            return self._by_hand(self.params.views(params), inputs.expand(len(params), *inputs.shape))
+        return vmap(self.forward_one, in_dims=(0, 0, None))(params, buffers, inputs)
+
+    def evaluate_each(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
+        """Like `evaluate` with inputs of its own for every copy, ``[copies, samples, ...]``."""
+        if len(params) == 1:
+            return self.forward_one(params[0], buffers[0], inputs[0]).unsqueeze(0)
+        if self._by_hand is not None:
+            return self._by_hand(self.params.views(params), inputs)
+        return vmap(self.forward_one)(params, buffers, inputs)
+
+    def gradient(
+        self,
+        params: Tensor,
+        buffers: Tensor,
+        inputs: Tensor,
+        mask: Tensor,
+        dropout_keys: Tensor,
+        loss: Callable[[Tensor], Tensor],
+        into: Tensor,
+        keep: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Derivative by the parameters, ``[copies, parameters]``, of a loss of the logits in training mode.
+
+        ``inputs`` and ``mask`` are ``[copies, samples, ...]``; ``loss`` sums over copies. Returns the gradient, which
+        may lie in ``into``, and the buffers after the pass. Where the network `adds_gradients`, the ``keep``-th part of
+        what lay in ``into`` is added to it.
+        """
+        if not self._module.training:  # asked of every step of every client
+            self._module.train()
+        if self._moving is None:
+            rows = int(mask[0].sum())
+            self._find_moving(params[0], buffers[0], inputs[0, :rows], mask[0, :rows])
+        if self._gradient_by_hand is not None and self.adds_gradients:
+
+            def loss_gradient(logits: Tensor) -> Tensor:
+                with torch.enable_grad():
+                    leaf = logits.requires_grad_()
+                    return torch.autograd.grad(loss(leaf), leaf)[0]
+
+            views = self.params.views(params), self.params.views(into)
+            self._gradient_by_hand(views[0], inputs, loss_gradient, views[1], keep)
+            return into, buffers
+        with torch.enable_grad():
+            leaf = params.detach().requires_grad_()
+            logits, buffers = self._train(leaf, buffers, inputs, mask, dropout_keys)
+            return torch.autograd.grad(loss(logits), leaf)[0], buffers
+
+    def _train(
+        self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits in training mode, and the buffers after it."""
+        if self._moving:
+            return self._train_one_by_one(params, buffers, inputs, mask, dropout_keys)
+        if self._needs_context and len(params) == 1 and params.device.type == "cpu":
+            return self._train_alone(params[0], buffers[0], inputs[0], mask[0], dropout_keys[0])
+        if self._needs_context:
+            named = self.params.views(params)
+            logits, moved = vmap(self._train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
+            self._context.forget()
+            return logits, self.buffers.join(moved).detach() if moved else buffers
+        if len(params) == 1:
+            only = self.params.views(params[0]) | self.buffers.views(buffers[0])
+            return functional_call(self._module, only, (inputs[0],)).unsqueeze(0), buffers
+        named = self.params.views(params) | self.buffers.views(buffers)
+        return vmap(lambda state, x: functional_call(self._module, state, (x,)))(named, inputs), buffers
+
+    def _train_alone(
+        self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_key: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """One copy needs no mapping, and can be asked whether its batch has padding."""
+        named, is_whole = self.params.views(params), len(mask) > 1 and bool(mask.all())
+        logits, moved = self._train_one(named, self.buffers.views(buffers), inputs, mask, dropout_key, is_whole)
+        self._context.forget()
+        return logits.unsqueeze(0), self.buffers.join(moved).detach().unsqueeze(0) if moved else buffers.unsqueeze(0)
+
+    def _train_one_by_one(
+        self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Each copy on the real rows of its batch: a layer that keeps values of its own must not see padding."""
+        logits, moved = {}, list(buffers)
+        for row, real in enumerate(mask.sum(1).int().tolist()):
+            if not real:  # nothing left to train on: this copy stands still
+                continue
+            own = {name: value.clone() for name, value in self.buffers.views(buffers[row]).items()}
+            given = (self.params.views(params[row]), own, inputs[row, :real], mask[row, :real], dropout_keys[row])
+            found, after = self._train_one(*given, is_whole=real > 1)
+            logits[row] = F.pad(found, (0, 0, 0, mask.shape[1] - real))
+            moved[row] = self.buffers.join(after).detach().to(buffers.dtype)
+        self._context.forget()
+        nothing = torch.zeros_like(next(iter(logits.values())))
+        return torch.stack([logits.get(row, nothing) for row in range(len(params))]), torch.stack(moved)
+
+    def _train_one(
+        self,
+        params: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        inputs: Tensor,
+        mask: Tensor,
+        dropout_key: Tensor,
+        is_whole: bool = False,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self._context.begin(mask, dropout_key, is_whole)
+        state = params | buffers
+        logits = functional_call(self._module, state, (inputs,))
+        return logits, {name: state[name] for name in buffers}  # functional_call writes reassigned buffers back
+
+
+def _draws_at_random() -> FedGAError:
+    return FedGAError(
+        "the model draws random numbers outside torch.nn.Dropout layers, so that a run would depend on what ran before "
+        "it: use nn.Dropout (or 1d, 2d, 3d) for them"
+    )
+
+
+def _is_ours(module: nn.Module, buffer: str) -> bool:
+    return isinstance(module.get_submodule(buffer.rpartition(".")[0]), MaskedBatchNorm)

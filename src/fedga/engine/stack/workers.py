@@ -1,0 +1,100 @@
+"""Independent pieces of work on all cores of a CPU, in a fixed order of results.
+
+Clients, and parts of a test split, do not depend on each other, so each core takes whole pieces and runs them on one
+thread. Splitting single small operations over cores instead costs a barrier each, and lets the number of cores change
+the order of sums; this way the numbers are the same on any number of them. On a GPU there is one worker: the caller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from queue import SimpleQueue
+from typing import TypeVar
+
+import torch
+
+from fedga.engine.profile import NO_PROFILE, Profile
+from fedga.engine.stack.stacked import StackedModel
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Tell the C library not to give blocks below 32 MiB back to the system after each use.
+
+    Every local step frees and takes the same megabytes of activations. To fetch them anew page by page, under a lock
+    that all threads share, takes a tenth of a round of LeNet. Elsewhere than with glibc nothing is done.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
+        library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+class Workers:
+    """Runs ``work(model, item)``, where ``model`` is a copy that no other piece of work uses at that moment."""
+
+    def __init__(self, model: StackedModel, device: torch.device, profile: Profile = NO_PROFILE) -> None:
+        self.count = torch.get_num_threads() if device.type == "cpu" else 1
+        self.model, self._profile, self._on_cpu = model, profile, device.type == "cpu"
+        self._copies: SimpleQueue[StackedModel] = SimpleQueue()
+        self._pool: ThreadPoolExecutor | None = None
+        if self._on_cpu:
+            _keep_freed_memory()
+        if self.count > 1:
+            for _ in range(self.count):
+                self._copies.put(model.copy())
+            self._pool = ThreadPoolExecutor(self.count, "fedga", initializer=torch.set_num_threads, initargs=(1,))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """The caller's own operations on one thread too: they are small, and two threads wait for each other.
+
+        On a busy machine that wait is tens of milliseconds for an operation of one.
+        """
+        if not self._on_cpu:
+            yield
+            return
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def map(self, work: Callable[[StackedModel, Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Results in the order of the items; only a few pieces ahead of what the caller has taken."""
+        if self._pool is None:
+            for item in items:
+                yield work(self.model, item)
+            return
+        work = self._profile.carried(work)
+        ahead: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                ahead.append(self._pool.submit(self._on_a_copy, work, item))
+                if len(ahead) > 2 * self.count:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+    def _on_a_copy(self, work: Callable[[StackedModel, Item], Result], item: Item) -> Result:
+        model = self._copies.get()
+        try:
+            with torch.no_grad():  # the mode of the calling thread does not reach this one
+                return work(model, item)
+        finally:
+            self._copies.put(model)

@@ -1,0 +1,61 @@
+"""A run on Flower within this process: the messages of the server and the answers of its clients, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+from torch import Tensor
+
+from fedga.engine.device_data import DeviceData
+from fedga.engine.stack.lanes import Lane
+from fedga.engine.stack.stacked import StackedModel
+from fedga.flower import wire
+from fedga.flower.client.app import answer_survey, answer_training
+from fedga.flower.client.participant import ClientData, Participant
+from fedga.flower.client.state_store import ClientStateStore
+from fedga.flower.replies import Declaration
+from fedga.flower.server.remote import RemoteEngine
+from fedga.flower.server.roster import Roster
+
+
+class _Clients:
+    """What the server needs of Flower's grid: all clients of a federation, each a node of its own."""
+
+    def __init__(self, lane: Lane, data: DeviceData, folder: Path) -> None:
+        self.lane, self.data, self.folder = lane, data, folder
+        self.network = StackedModel(lane.model)
+        classes = lane.federation.dataset.num_classes
+        self.declaration = Declaration.of(self.network, lane.model.state_dict(), lane.algorithm, classes)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return range(self.lane.federation.num_clients)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return [self._answer(message) for message in messages]
+
+    def _answer(self, message: Message) -> Message:
+        spec, client = self.lane.spec, wire.whole(wire.config_of(message), "client")
+        places = torch.from_numpy(self.lane.federation.client(client))
+        client_data = ClientData(self.data, places, self.data.pixels[spec.standardize])
+        participant = Participant(spec, self.lane.algorithm, self.network, client_data, client, self.declaration)
+        if message.metadata.message_type == wire.SURVEY:
+            return answer_survey(message, participant)
+        return answer_training(message, participant, ClientStateStore(self.folder, spec.run_id, client))[0]
+
+
+def run_in_process(lane: Lane, data: DeviceData, rounds: int, folder: Path) -> Tensor:
+    """The global model after so many rounds, ``[parameters]``; what clients keep lies in ``folder``."""
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # as in a process that Flower starts
+    clients: Any = _Clients(lane, data, folder)
+    roster = Roster(lane.federation.num_clients)
+    roster.nodes = {client: client for client in range(roster.num_clients)}
+    roster.began = True
+    engine = RemoteEngine(lane, data, roster, clients)
+    for _ in range(rounds):
+        engine.run_round()
+    return engine.stack.params[0]

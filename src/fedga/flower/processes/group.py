@@ -1,0 +1,157 @@
+"""Flower's programs as child processes: started in an environment of our own, and ended together.
+
+``home`` is a folder of the caller's for one federation: Flower keeps its settings there (``FLWR_HOME``), and one
+process at a time works with it. Ctrl-C and every other exception end the children on their way out; if this very
+process is killed, a guard that outlives it does (``guard.py``), and ``family`` waits for what is left of a former one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from fedga.errors import FedGAError, needs_extra
+from fedga.flower.processes import guard
+from fedga.plugins import child_env
+
+LOOPBACK = "127.0.0.1"
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Processes that end together; see ``family``."""
+
+    home: Path
+    mark: str
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def environment(self) -> dict[str, str]:
+        """The environment of every member: ours, without telemetry, update checks and installations."""
+        # Left alone, Ray joins whatever cluster was last started here; one that is to be joined is named.
+        inherited = {"RAY_ADDRESS": "local", **os.environ}
+        own = {**_QUIET, **child_env(), "FLWR_HOME": str(self.home), guard.VARIABLE: self.mark}
+        own["PATH"] = os.pathsep.join([str(_programs()), inherited.get("PATH", os.defpath)])
+        for name in ("NO_PROXY", "no_proxy"):
+            own[name] = ",".join(filter(None, (inherited.get(name), LOOPBACK, "localhost")))
+        return inherited | own
+
+    def start(self, program: str, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
+        """Start one of Flower's programs, or a full path; what it says goes to ``log``, or to ``stdout`` to be read.
+
+        It has a session of its own: Ctrl-C in the terminal reaches us and not it.
+        """
+        command = [program if os.path.isabs(program) else str(_programs() / program), *arguments]
+        with contextlib.ExitStack() as stack:
+            out: int | IO[bytes] = subprocess.PIPE
+            if log is not None:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                out = stack.enter_context(open(log, "ab"))
+            process = subprocess.Popen(
+                command,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    def bury(self) -> None:
+        """Take note that all members have ended."""
+        for process in self.started:
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@contextlib.contextmanager
+def family(home: Path) -> Iterator[ProcessGroup]:
+    """Processes with this home that all end with the block, or with this process, however it ends.
+
+    A home in which another process works is refused. What a killed one left behind is ended first.
+    """
+    if os.name != "posix":
+        raise FedGAError("running on Flower needs Linux or macOS: use one of them, or WSL on Windows")
+    home = home.resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    of_home = hashlib.sha256(str(home).encode()).hexdigest()[:16]
+    mark = f"{of_home}.{secrets.token_hex(8)}"
+    with _alone_in(home):
+        guard.end(f"{of_home}.")
+        watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        members = ProcessGroup(home, mark)
+        try:
+            yield members
+        finally:
+            _dismiss(watcher)
+            members.bury()
+
+
+def _dismiss(watcher: subprocess.Popen[bytes]) -> None:
+    """Closing its pipe is the word: it ends the family, as it would if we were dead, and then itself."""
+    assert watcher.stdin is not None
+    watcher.stdin.close()
+    while True:
+        try:
+            watcher.wait()
+            return
+        except KeyboardInterrupt:  # once more: the few seconds are needed
+            continue
+
+
+@contextlib.contextmanager
+def _alone_in(home: Path) -> Iterator[None]:
+    import fcntl
+
+    with open(home / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FedGAError(f"another process works in {home}: wait until it has ended, or stop it") from None
+        yield
+
+
+def _programs() -> Path:
+    """The folder with the programs of this Python's packages, which need not be on the PATH."""
+    places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
+    places += [sysconfig.get_path("scripts", scheme) for scheme in sysconfig.get_scheme_names() if "user" in scheme]
+    for place in places:
+        if Path(place, "flower-superlink").exists():
+            return Path(place)
+    raise needs_extra("flwr", "flower", "running on Flower")
+
+
+def free_port() -> int:
+    """A port of this machine's that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

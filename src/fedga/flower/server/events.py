@@ -1,0 +1,65 @@
+"""How a run on Flower tells the command that waits for it how far it is: lines of JSON in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedga.engine.server import LaneRound
+from fedga.spec.settings import RunSpec
+from fedga.study.sweep import Observer
+
+
+class EventWriter:
+    """On Flower's side. A file called ``stop`` asks it to end after the round it is in."""
+
+    def __init__(self, events: Path, stop: Path) -> None:
+        self.events, self.stop = events, stop
+
+    def observer(self) -> Observer:
+        return Observer(self._started, self._advanced, self._noticed, self.stop.exists)
+
+    def _write(self, event: Mapping[str, Any]) -> None:
+        with self.events.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def _started(self, specs: Sequence[RunSpec], done: int) -> None:
+        self._write({"started": [spec.run_id for spec in specs], "done": done})
+
+    def _advanced(self, specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
+        told = [dataclasses.asdict(dataclasses.replace(result, clients=[])) for result in rounds]
+        self._write({"advanced": [spec.run_id for spec in specs], "rounds": told})
+
+    def _noticed(self, text: str) -> None:
+        self._write({"noticed": text})
+
+
+class EventReader:
+    """On the waiting side: hands what was written since the last look to an observer."""
+
+    def __init__(self, events: Path, specs: Sequence[RunSpec], observer: Observer) -> None:
+        self.events, self.observer, self._read = events, observer, 0
+        self._specs = {spec.run_id: spec for spec in specs}
+
+    def look(self) -> None:
+        if not self.events.exists():
+            return
+        with self.events.open("rb") as file:
+            file.seek(self._read)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]  # the last line may be half written
+        self._read += len(whole)
+        for line in whole.splitlines():
+            self._hand_over(json.loads(line))
+
+    def _hand_over(self, event: Mapping[str, Any]) -> None:
+        if "noticed" in event:
+            self.observer.noticed(event["noticed"])
+        elif "started" in event:
+            self.observer.started([self._specs[run_id] for run_id in event["started"]], event["done"])
+        else:
+            specs = [self._specs[run_id] for run_id in event["advanced"]]
+            self.observer.advanced(specs, [LaneRound(**result) for result in event["rounds"]])

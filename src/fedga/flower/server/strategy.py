@@ -1,0 +1,225 @@
+"""A Flower strategy for every algorithm and server optimiser, for apps of one's own."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from torch import nn
+
+from fedga.algorithms import Algorithm, make_algorithm
+from fedga.common.sealed import DamagedError
+from fedga.data.federation import Dataset, Federation
+from fedga.engine.device_data import DeviceData
+from fedga.engine.stack.lanes import Lane
+from fedga.errors import FedGAError
+from fedga.flower import wire
+from fedga.flower.replies import attempt, mean, read_metrics
+from fedga.flower.server.exchange import Exchange
+from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy, TooFewReplies
+from fedga.flower.server.roster import Roster
+from fedga.spec.settings import RunSpec
+from fedga.study.states import read_states, write_states
+
+
+class AlgorithmStrategy(Strategy):
+    """Draws clients from our streams, aggregates by the algorithm, moves by the server's optimiser, and resumes.
+
+    ``model`` is the network whose ``state_dict`` travels; ``clients`` is how many nodes the federation has, ``active``
+    how many of them train in a round (all, if not given). ``settings`` are those of `fedga run` that concern the
+    server: ``server="momentum"``, ``server_rate``, ``server_average``, ``aggregation``, ``seed``. With a
+    ``checkpoint`` file, written after every round, the same program goes on where it was killed.
+
+    Clients answer as Flower's own strategies expect: a model under ``arrays``, their sample count as
+    ``metrics["num-examples"]``. Algorithms that report more (``fedga algorithms`` lists what) need our `client_app`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        algorithm: str | Algorithm = "fedga",
+        *,
+        clients: int,
+        active: int | None = None,
+        num_classes: int | None = None,
+        checkpoint: Path | str | None = None,
+        evaluate_clients: bool = True,
+        wait_for_clients: float = 600.0,
+        **settings: Any,
+    ) -> None:
+        written = algorithm if isinstance(algorithm, str) else "fedavg"
+        self.spec = RunSpec(
+            dataset="own",
+            model="own",
+            algorithm=written,
+            partition="iid",
+            clients=clients,
+            **{"active": clients if active is None else active, "diagnose_every": 0} | settings,
+        )
+        if isinstance(algorithm, str):
+            algorithm = make_algorithm(self.spec.algorithm_name, **dict(self.spec.algorithm_options))
+        if algorithm.auxiliary_samples:
+            raise FedGAError(
+                f"{self.spec.algorithm_name} needs samples on the server, which a strategy alone has none of: use "
+                "fedga.flower.server_app, or fedga run --engine flower"
+            )
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.evaluate_clients = evaluate_clients
+        dataset = _nothing(num_classes or 2)
+        nobody = Federation(dataset, np.zeros(0, dtype=np.int64), np.zeros(clients + 1, dtype=np.int64))
+        lane = Lane(self.spec, nobody, algorithm, copy.deepcopy(model).cpu())
+        roster = Roster(clients, noticed=_say)
+        timeouts = TimeoutPolicy(strict=False, arrive_within_s=wait_for_clients)
+        data = DeviceData(dataset, torch.device("cpu"))
+        self.engine = RemoteEngine(lane, data, roster, timeouts=timeouts, others=True)
+        shapes = repr((self.engine.model.params.shapes, self.engine.model.buffers.shapes))
+        self._run = f"{self.spec.run_id}-{hashlib.blake2b(shapes.encode(), digest_size=8).hexdigest()}"
+        if self.checkpoint is not None and self.checkpoint.exists():
+            self._resume(self.checkpoint)
+
+    def _resume(self, path: Path) -> None:
+        try:
+            found = read_states(path)
+        except DamagedError as error:
+            raise FedGAError(f"{error}: bring it back, or delete it to start over") from error
+        if self._run not in found:
+            raise FedGAError(f"{path} is the checkpoint of another model or of other settings: give another file")
+        state = dict(found[self._run])
+        self.engine = replace(self.engine, round=int(state.pop("round")), state=state)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Flower's own loop, from the round after the checkpoint's; rounds are numbered from the first start on."""
+        done = self.engine.round
+        if done:
+            _say(f"continuing after round {done} of {num_rounds}")
+        else:
+            self.engine.arrays = initial_arrays
+
+        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            return None if evaluate_fn is None else evaluate_fn(number + done, arrays)
+
+        result = super().start(
+            Exchange(grid), self.engine.arrays, num_rounds - done, timeout, train_config, evaluate_config, evaluate
+        )
+        for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+            setattr(result, name, {number + done: found for number, found in getattr(result, name).items()})
+        if not result.arrays:
+            result.arrays = self.engine.arrays
+        return result
+
+    @property
+    def averaged_arrays(self) -> ArrayRecord | None:
+        """The mean of the global model over rounds, with the setting ``server_average``."""
+        stack, model = self.engine.stack, self.engine.model
+        if not stack.averaging:
+            return None
+        named = model.params.views(stack.averaged_params[0]) | model.buffers.views(stack.averaged_buffers[0])
+        return wire.to_record(self.engine.lane.model.state_dict() | named)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to the clients that the seed draws for this round; a training configuration goes along."""
+        self.engine.config = dict(config)
+        return self.engine.begin(grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The next model, and the mean of the numbers that clients report; a round of too few replies is lost."""
+        replies = list(replies)
+        try:
+            [result] = self.engine.finish(replies)
+        except TooFewReplies as error:
+            _say(str(error).replace(": it is tried again", ""))
+            return None, None
+        if result.diverged:
+            raise FedGAError(f"the model is no longer finite after round {result.round}: use a smaller learning rate")
+        if self.checkpoint is not None:
+            self._save(self.checkpoint)
+        return self.engine.arrays, self._means(reply for reply in replies if self._counted(reply))
+
+    def _save(self, path: Path) -> None:
+        [state] = self.engine.stack.states()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        write_states(unfinished, {self._run: {**state, "round": torch.tensor(self.engine.round)}})
+        unfinished.replace(path)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to all clients that are there, unless ``evaluate_clients`` is off."""
+        if not self.evaluate_clients:
+            return []
+        config["server-round"] = self.engine.round
+        content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: config})
+        return [Message(content, node, wire.EVALUATE) for node in self.engine.roster.nodes.values()]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """The mean over clients of every number they report, weighted by their samples."""
+        return self._means(replies)
+
+    def _counted(self, reply: Message) -> bool:
+        return reply.metadata.src_node_id in self.engine.counted
+
+    def _means(self, replies: Iterable[Message]) -> MetricRecord | None:
+        """Of the numbers that at least half of the clients report; who reports none of use is named."""
+        rows: list[tuple[float, MetricRecord]] = []
+        for reply in replies:
+            try:
+                rows.append(attempt(reply, read_metrics))
+            except FedGAError as error:
+                _say(f"the metrics of {self.engine.name_of(reply)} are left out: {error}")
+        rows = [(weight, row) for weight, row in rows if weight]
+        names = Counter(name for _, row in rows for name in row if name != wire.EXAMPLES)
+        means = {name: _mean(name, rows) for name, times in names.items() if 2 * times >= len(rows)}
+        return MetricRecord({name: value for name, value in means.items() if value is not None}) if rows else None
+
+    def summary(self) -> None:
+        spec = self.spec
+        log(INFO, "\t├──> %s, server %s, seed %d", spec.algorithm, spec.server, spec.seed)
+        log(INFO, "\t└──> %d of %s clients in every round", spec.active, spec.clients)
+
+
+def _mean(name: str, rows: Sequence[tuple[float, MetricRecord]]) -> float | None:
+    """Over the clients whose number is finite."""
+    values, weights = [], []
+    for weight, row in rows:
+        value = row.get(name)
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            values.append(float(value))
+            weights.append(weight)
+    return mean(values, weights) if values else None
+
+
+def _nothing(num_classes: int) -> Dataset:
+    """The samples of a server that has none."""
+    inputs, labels = np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
+    return Dataset("own", inputs, labels, inputs, labels, tuple(map(str, range(num_classes))))
+
+
+def _say(text: str) -> None:
+    log(INFO, "%s", text)

@@ -1,0 +1,285 @@
+"""What the paper leaves out, as values: its runs by what is switched on in them, and how far FedGA leads in each.
+
+Four axes change training: standardised pixels, momentum on the server, a falling rate and weight decay. The fifth, the
+model averaged over rounds on the server, is measured beside the last one in every run. The line without skew is
+`line_without_skew`, here and wherever else a page shows one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedga.errors import FedGAError
+from fedga.paper.report.scores import MODELS, Reading, Score, never_left, score_of
+from fedga.paper.runs import AXES as CHANGES
+from fedga.report.curves import Curve, deviation
+from fedga.spec.catalog import dataset_rank, place_name
+from fedga.spec.settings import RunSpec
+
+AXES: Mapping[str, str] = {
+    "pixels": "standardised pixels",
+    "momentum": "server momentum",
+    "schedule": "falling rate",
+    "decay": "weight decay",
+}
+NONE: frozenset[str] = frozenset()
+ALL = frozenset(AXES)
+SETTINGS = (NONE, *(frozenset({axis}) for axis in AXES), *(ALL - {axis} for axis in AXES), ALL)
+PLAIN, ALIGNED = ALGORITHMS = ("fedavg", "fedga")
+NO_SKEW = (
+    "No skew: the same samples dealt evenly over the clients; the line is the best of FedAvg's and FedGA's last and "
+    "averaged models there."
+)
+_ERRORS = 2  # standard errors that a lead must exceed to be one
+_UNSEEN = ("seed", "evaluate_every", "diagnose_every")  # settings that leave a run's numbers comparable
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """The runs of one algorithm in one setting, which differ in their seed alone."""
+
+    dataset: str
+    alpha: float | None
+    algorithm: str
+    axes: frozenset[str]  # of AXES, those that are on
+    partition: str
+    curves: tuple[Curve, ...]
+
+    @property
+    def even(self) -> bool:
+        """Whether it is the line without skew."""
+        return self.partition == "even"
+
+    @cached_property
+    def scores(self) -> Mapping[str, Score]:
+        """Accuracy after the last round, of the last and of the averaged model."""
+        return {model: score_of(self.curves, Reading(model=model)) for model in MODELS}
+
+    @cached_property
+    def stuck(self) -> int:
+        """How many of its runs never left the start plateau; they count in its mean, which then says little."""
+        finished = [curve for curve in self.curves if curve.status == "done"]
+        return sum(never_left(curve, finished) for curve in finished)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """All arms of one data set and α."""
+
+    dataset: str
+    alpha: float | None
+    arms: tuple[Arm, ...]
+
+    @property
+    def name(self) -> str:
+        return place_name(self.dataset, self.alpha)
+
+    def find(self, algorithm: str, axes: frozenset[str], *, even: bool = False) -> Arm | None:
+        found = (arm for arm in self.arms if (arm.algorithm, arm.axes, arm.even) == (algorithm, axes, even))
+        return next(found, None)
+
+    def score(self, algorithm: str, axes: frozenset[str], model: str) -> Score:
+        """A score without values where there is no such run."""
+        arm = self.find(algorithm, axes)
+        return Score(()) if arm is None else arm.scores[model]
+
+    def accuracy(self, algorithm: str, axes: frozenset[str], model: str) -> float:
+        return self.score(algorithm, axes, model).mean
+
+    def shown(self, axes: frozenset[str]) -> bool:
+        """Whether there is any number of this setting."""
+        return any(self.score(algorithm, axes, model).known for algorithm in ALGORITHMS for model in MODELS)
+
+    def fails(self, algorithm: str, axes: frozenset[str], model: str) -> bool:
+        """Whether it does not train: it stays below half of what the algorithm reaches in the paper's setting."""
+        return self.accuracy(algorithm, axes, model) < self.accuracy(algorithm, NONE, model) / 2
+
+    def trains(self, algorithm: str, axes: frozenset[str], model: str) -> bool:
+        """Whether its mean can be set beside others: every run of it learnt something."""
+        arm = self.find(algorithm, axes)
+        return arm is not None and arm.scores[model].known and not arm.stuck and not self.fails(algorithm, axes, model)
+
+    def both_train(self, axes: frozenset[str], model: str) -> bool:
+        return all(self.trains(algorithm, axes, model) for algorithm in ALGORITHMS)
+
+    def lead(self, axes: frozenset[str], model: str) -> float:
+        """How far FedGA is ahead of FedAvg, in points; NaN where either is missing."""
+        return 100 * (self.accuracy(ALIGNED, axes, model) - self.accuracy(PLAIN, axes, model))
+
+    def remains(self, axes: frozenset[str], model: str) -> float:
+        """The share of the lead in the paper's setting that is left.
+
+        NaN where that lead is none or noise, and where either algorithm does not train: it would be of failure.
+        """
+        lead = self.lead(NONE, "last")
+        compared = self.both_train(NONE, "last") and self.both_train(axes, model)
+        return self.lead(axes, model) / lead if compared and lead > max(self.noise, 0.05) else np.nan
+
+    @cached_property
+    def noise(self) -> float:
+        """Two standard errors, in points, of the lead in the paper's setting; seeds are pairs. 0 for a single one."""
+        arms = [self.find(algorithm, NONE) for algorithm in (ALIGNED, PLAIN)]
+        by_seed = [
+            {curve.seed: curve.last("accuracy") for curve in arm.curves if curve.status == "done"}
+            for arm in arms
+            if arm
+        ]
+        if len(by_seed) < 2:
+            return 0.0
+        pairs = np.array([by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]])
+        pairs = pairs[np.isfinite(pairs)]
+        return 100 * _ERRORS * deviation(pairs) / np.sqrt(len(pairs)) if len(pairs) > 1 else 0.0
+
+    @property
+    def leads(self) -> bool:
+        """Whether FedGA's distance from FedAvg in the paper's setting, either way, is more than noise."""
+        return abs(self.lead(NONE, "last")) > self.noise
+
+    def without_skew(self, axes: frozenset[str]) -> Score:
+        found = {algorithm: self.find(algorithm, axes, even=True) for algorithm in ALGORITHMS}
+        return line_without_skew({name: arm.curves for name, arm in found.items() if arm is not None})
+
+    @property
+    def goal(self) -> tuple[frozenset[str], Score]:
+        """The line without skew to be reached, and its setting: the strong one, or where it is missing the paper's."""
+        strong = self.without_skew(ALL)
+        return (ALL, strong) if strong.known else (NONE, self.without_skew(NONE))
+
+    @property
+    def best(self) -> tuple[str, frozenset[str], str] | None:
+        """Algorithm, setting and model of the highest accuracy under skew."""
+        every = [(algorithm, axes, model) for algorithm in (ALIGNED, PLAIN) for axes in SETTINGS for model in MODELS]
+        known = [one for one in every if self.score(*one).known]
+        return max(known, key=lambda one: self.accuracy(*one), default=None)
+
+
+def line_without_skew(even: Mapping[str, Sequence[Curve]]) -> Score:
+    """What could be reached: the best mean of either model of FedAvg or FedGA on the same samples, dealt evenly.
+
+    ``even``: the runs without skew of one setting, by algorithm.
+    """
+    every = [score_of(even.get(name, ()), Reading(model=model)) for name in ALGORITHMS for model in MODELS]
+    return max((one for one in every if one.known), key=lambda one: one.mean, default=Score(()))
+
+
+def arms(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> list[Arm]:
+    """The runs by what is switched on in them; ``specs`` are the settings of every run by its id."""
+    found: dict[tuple[Any, ...], list[Curve]] = {}
+    alike: dict[tuple[Any, ...], RunSpec] = {}
+    for curve in curves:
+        if curve.run_id not in specs:
+            raise FedGAError(f"the settings of run {curve.run_id!r} are missing: give those of every curve")
+        spec = specs[curve.run_id]
+        place = (spec.dataset, spec.alpha, spec.algorithm, axes_of(spec), spec.partition)
+        differing = _differing(alike.setdefault(place, spec), spec)
+        if differing:
+            raise FedGAError(
+                f"runs of {spec.algorithm} on {spec.dataset} have the same axes but differ in {', '.join(differing)}: "
+                "give those of one setting"
+            )
+        found.setdefault(place, []).append(curve)
+    return [
+        Arm(dataset, alpha, algorithm, axes, partition, tuple(sorted(members, key=lambda curve: curve.seed)))
+        for (dataset, alpha, algorithm, axes, partition), members in found.items()
+    ]
+
+
+def axes_of(spec: RunSpec) -> frozenset[str]:
+    """The axes that are on in a run.
+
+    >>> sorted(axes_of(RunSpec(alpha=0.1, standardize=True, lr_schedule="cosine")))
+    ['pixels', 'schedule']
+    """
+    settings = dataclasses.asdict(spec)
+    return frozenset(axis for axis, changes in CHANGES.items() if changes.items() <= settings.items())
+
+
+def _differing(first: RunSpec, second: RunSpec) -> list[str]:
+    names = (field.name for field in dataclasses.fields(RunSpec) if field.name not in _UNSEEN)
+    return [name for name in names if getattr(first, name) != getattr(second, name)]
+
+
+def places(of: Sequence[Arm]) -> list[Place]:
+    """The arms by data set, in the paper's order, and α; where nothing is under skew there is nothing to explain."""
+    groups: dict[tuple[str, float | None], list[Arm]] = {}
+    for arm in of:
+        groups.setdefault((arm.dataset, arm.alpha), []).append(arm)
+    order = sorted(groups, key=lambda key: (dataset_rank(key[0]), key[1] is not None, key[1] or 0.0))
+    found = [Place(*key, tuple(groups[key])) for key in order]
+    found = [place for place in found if place.best is not None]
+    if not found:
+        raise FedGAError("there is nothing to compare: no run of FedAvg or FedGA under skew has finished yet")
+    return found
+
+
+def seeds_text(of: Sequence[Place]) -> str:
+    """How many seeds the means are over: "one seed", "3 to 5 seeds"."""
+    found = {len(one.values) for place in of for arm in place.arms for one in arm.scores.values() if one.known}
+    if found <= {1}:
+        return "one seed"
+    return f"{min(found)} seeds" if len(found) == 1 else f"{min(found)} to {max(found)} seeds"
+
+
+def setting_name(axes: frozenset[str]) -> str:
+    """A setting of SETTINGS in words.
+
+    >>> [setting_name(axes) for axes in (NONE, frozenset({"pixels"}), ALL - {"decay"}, ALL)]
+    ["the paper's setting", 'standardised pixels', 'all but weight decay', 'all four']
+    """
+    if axes in (NONE, ALL):
+        return "all four" if axes else "the paper's setting"
+    if len(axes) == 1:
+        return AXES[next(iter(axes))]
+    return f"all but {' and '.join(name for axis, name in AXES.items() if axis not in axes)}"
+
+
+def points(value: float) -> str:
+    """A difference in points, with its sign.
+
+    >>> points(2.34), points(-0.51), points(-0.01), points(float("nan"))
+    ('+2.3', '−0.5', '0.0', '–')
+    """
+    if not np.isfinite(value):
+        return "–"
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
+def share(value: float) -> str:
+    """
+    >>> share(0.454), share(-0.2), share(float("nan"))
+    ('45 %', '−20 %', '–')
+    """
+    return f"{100 * value:.0f} %".replace("-0 %", "0 %").replace("-", "−") if np.isfinite(value) else "–"
+
+
+def row_name(axes: frozenset[str]) -> str:
+    """A setting of SETTINGS as a row of the table and of the picture begins with it."""
+    if len(axes) == 1:
+        return f"+ {setting_name(axes)}"
+    return "all four (strong)" if axes == ALL else setting_name(axes)
+
+
+def even_name(axes: frozenset[str]) -> str:
+    """The line without skew of a setting.
+
+    >>> even_name(NONE), even_name(ALL)
+    ("no skew, paper's setting", 'no skew, all four')
+    """
+    return f"no skew, {setting_name(axes).removeprefix('the ')}"
+
+
+def distance_text(value: float) -> str:
+    """
+    >>> distance_text(-1.23), distance_text(0.04), distance_text(2)
+    ('1.2 points below', 'level with', '2.0 points above')
+    """
+    if points(value) == "0.0":
+        return "level with"
+    return f"{abs(value):.1f} points {'below' if value < 0 else 'above'}"

@@ -1,0 +1,228 @@
+"""Pictures with a line per α: accuracy over rounds under several α, and over the learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedga.drawing.canvas import Cell, LineEnd, compose, label_ends, text_width
+from fedga.drawing.style import (
+    MUTED,
+    SMALL,
+    TEXT,
+    LineStyle,
+    algorithm_color,
+    algorithm_rank,
+    display_name,
+    drawing,
+    line_style,
+    shade,
+)
+from fedga.errors import FedGAError
+from fedga.paper.report.pictures import one_model
+from fedga.paper.report.scores import Reading, score
+from fedga.paper.report.tuning import chosen_rates
+from fedga.report.curves import Curve, mean
+from fedga.report.lines import (
+    draw_line,
+    fitted_limits,
+)
+from fedga.report.series import Panel, Series, panels_with
+from fedga.report.words import diverged_text, seeds_text
+from fedga.spec.catalog import dataset_name, dataset_rank
+from fedga.spec.presets import preset_settings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+_STAR: Mapping[str, Any] = {"marker": "*", "markersize": 14, "markeredgewidth": 0.8, "linestyle": "none"}
+_RING: Mapping[str, Any] = {
+    "marker": "o",
+    "markersize": 13,
+    "markerfacecolor": "none",
+    "markeredgecolor": TEXT,
+    "markeredgewidth": 1.2,
+    "linestyle": "none",
+}
+_FAILED: Mapping[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.0, "linestyle": "none"}
+
+
+def alphas_picture(curves: Sequence[Curve], *, averaged: bool = False, title: str = "") -> Figure:
+    """Accuracy over rounds under several α, one panel per data set: the paper's Fig. 4.
+
+    A colour is an algorithm, and the smaller α, the darker it is. Bands of so many lines would hide each other: the
+    line is the mean over seeds, and no more.
+    """
+    panels = panels_with(one_model(curves, "accuracy", averaged), ("accuracy",))
+    datasets = _datasets(panels)
+    alphas = _alphas(panels)
+    with drawing():
+        names = [_under_alpha(series.label, panel.alpha) for panel in panels for series in panel.series]
+        widest = max(text_width(f"0.000 {name}", SMALL) for name in names)
+        alone = len(datasets) == 1
+        cell = Cell(4.9, 3.9, right=widest + 0.35, top=0.15 if alone else 0.36)
+        heading = title or (_over_alphas(panels) if alone else "")
+        caption = "One seed." if seeds_text(panels) == "one seed" else f"Mean over {seeds_text(panels)}."
+        figure, axes = compose(len(datasets), 1, cell, title=heading, caption=caption + diverged_text(panels))
+        for at, dataset in zip(axes, datasets, strict=True):
+            _draw_alphas(at, [panel for panel in panels if panel.dataset == dataset], alphas)
+            at.set_title("" if alone else dataset_name(dataset))
+    return figure
+
+
+def _datasets(panels: Sequence[Panel]) -> list[str]:
+    return sorted({panel.dataset for panel in panels}, key=dataset_rank)
+
+
+def _alphas(panels: Sequence[Panel]) -> list[float | None]:
+    """From the mildest skew to the strongest."""
+    return sorted({panel.alpha for panel in panels}, key=lambda alpha: -np.inf if alpha is None else -alpha)
+
+
+def _under_alpha(name: str, alpha: float | None) -> str:
+    return name if alpha is None else f"{name}, α = {alpha:g}"
+
+
+def _alpha_style(algorithm: str, alpha: float | None, alphas: Sequence[float | None]) -> LineStyle:
+    amount = 0.55 - 1.0 * alphas.index(alpha) / max(len(alphas) - 1, 1) if len(alphas) > 1 else 0.0
+    return LineStyle(shade(algorithm_color(algorithm), amount), line_style(algorithm).marker, "-", 1.8)
+
+
+def _draw_alphas(axes: Axes, panels: Sequence[Panel], alphas: Sequence[float | None]) -> None:
+    ends = []
+    for panel in panels:
+        for number, series in enumerate(panel.series):
+            style = _alpha_style(series.algorithm, panel.alpha, alphas)
+            name = _under_alpha(series.label, panel.alpha)
+            rounds, values = draw_line(axes, series, "accuracy", style, name, mean, _no_band, number)
+            if len(rounds):
+                ends.append(LineEnd(rounds[-1], values[-1], f"{values[-1]:.3f} {name}", shade(style.color, -0.3)))
+    axes.set_xlim(0, max((end.x for end in ends), default=1))
+    axes.set_ylim(fitted_limits(panels, "accuracy"))
+    axes.set_xlabel("round")
+    axes.set_ylabel("test accuracy")
+    label_ends(axes, ends)
+
+
+def _no_band(column: np.ndarray) -> tuple[float, float]:
+    return np.nan, np.nan
+
+
+def _over_alphas(panels: Sequence[Panel]) -> str:
+    """What skew costs every algorithm, in words."""
+    by_skew = sorted(panels, key=lambda panel: -np.inf if panel.alpha is None else -panel.alpha)
+    mild, strong = by_skew[0], by_skew[-1]
+    heading = f"Accuracy on {dataset_name(panels[0].dataset)}"
+    if mild is strong:
+        return f"{heading}, α = {mild.alpha:g}" if mild.alpha is not None else heading
+    told = []
+    for series in mild.series:
+        ends = [_end(other) for other in (series, *strong.series) if other.label == series.label]
+        if len(ends) == 2 and np.isfinite(ends).all():
+            told.append(f"{series.label} from {ends[0]:.3f} to {ends[1]:.3f}")
+    mildest = "no α" if mild.alpha is None else f"α = {mild.alpha:g}"  # data that are not dealt out by one
+    return f"{heading} from {mildest} to {strong.alpha:g}" + (f": {', '.join(told)}" if told else "")
+
+
+def _end(series: Series) -> float:
+    values = series.per_round("accuracy", mean)
+    return float(values[-1]) if len(values) else np.nan
+
+
+def tuning_picture(
+    curves: Sequence[Curve], chosen: Mapping[tuple[str, float | None], float] | None = None, *, title: str = ""
+) -> Figure:
+    """Accuracy after the last round over the learning rate, one panel per data set, a line per α.
+
+    The rate that is ``chosen`` for a data set and α (by default the best) is a star, that of the preset ``paper`` has a
+    ring.
+    """
+    panels = panels_with(one_model(curves, "accuracy", averaged=False), ("accuracy",))
+    if any(series.settings.get("lr") is None for panel in panels for series in panel.series):
+        raise FedGAError("there are no learning rates to compare: give runs that differ in --lr")
+    best = chosen_rates(curves)  # refuses runs that differ in more than their rate, which no line could join
+    datasets, alphas, stars = _datasets(panels), _alphas(panels), best if chosen is None else chosen
+    algorithms = sorted({series.algorithm for panel in panels for series in panel.series}, key=algorithm_rank)
+    with drawing():
+        columns = min(3, len(datasets))
+        cell = Cell(5.0, 3.2) if columns == 1 else Cell(2.9, 2.6)
+        heading = title or f"{', '.join(map(display_name, algorithms))} after the last round, by learning rate"
+        several = seeds_text(panels) != "one seed"
+        caption = f"Mean over {seeds_text(panels)}, bars: their standard deviation." if several else "One seed."
+        legend = _rates_legend(panels, alphas)
+        rows = -(-len(datasets) // columns)
+        figure, axes = compose(rows, columns, cell, title=heading, legend=legend, caption=caption)
+        for at, dataset in zip(axes, datasets, strict=False):
+            _draw_rates(at, [panel for panel in panels if panel.dataset == dataset], alphas, stars)
+            at.set_title(dataset_name(dataset))
+        for at in axes[len(datasets) :]:
+            at.set_visible(False)
+    return figure
+
+
+def _rates_legend(panels: Sequence[Panel], alphas: Sequence[float | None]) -> list[Line2D]:
+    from matplotlib.lines import Line2D
+
+    told = len({series.algorithm for panel in panels for series in panel.series}) > 1 or None in alphas
+    entries = {
+        _under_alpha(display_name(series.algorithm), alpha) if told else f"α = {alpha:g}": _alpha_style(
+            series.algorithm, alpha, alphas
+        )
+        for alpha in alphas
+        for panel in panels
+        for series in panel.series
+        if panel.alpha == alpha
+    }
+    lines = [Line2D([], [], label=label, **style.keywords()) for label, style in entries.items()]
+    lines.append(Line2D([], [], label="chosen rate", color=MUTED, markeredgecolor="white", **_STAR))
+    lines.append(Line2D([], [], label="rate of preset paper", **_RING))
+    if any(series.diverged for panel in panels for series in panel.series):
+        lines.append(Line2D([], [], label="a run diverged", color=MUTED, **_FAILED))
+    return lines
+
+
+def _draw_rates(
+    axes: Axes,
+    panels: Sequence[Panel],
+    alphas: Sequence[float | None],
+    chosen: Mapping[tuple[str, float | None], float],
+) -> None:
+    rates = sorted({_rate(series) for panel in panels for series in panel.series})
+    for panel in panels:
+        marks = (chosen.get((panel.dataset, panel.alpha), np.nan), _rate_of_paper(panel))
+        for algorithm in dict.fromkeys(series.algorithm for series in panel.series):
+            tried = sorted((series for series in panel.series if series.algorithm == algorithm), key=_rate)
+            style = _alpha_style(algorithm, panel.alpha, alphas)
+            _draw_tried(axes, tried, style, _under_alpha(display_name(algorithm), panel.alpha), marks)
+    axes.set_xscale("log")
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.minorticks_off()
+    axes.set(xlim=(rates[0] / 1.5, rates[-1] * 1.5), ylim=(0, None), xlabel="learning rate", ylabel="test accuracy")
+
+
+def _rate(series: Series) -> float:
+    return float(series.settings["lr"])
+
+
+def _rate_of_paper(panel: Panel) -> float:
+    return float(preset_settings("paper", panel.dataset, panel.alpha).values["lr"])
+
+
+def _draw_tried(axes: Axes, tried: Sequence[Series], style: LineStyle, label: str, marks: tuple[float, float]) -> None:
+    """One line: what every rate came to, which one is chosen and which the preset has, and where a run diverged."""
+    rates = np.array([_rate(series) for series in tried])
+    reached = [score(series, Reading()) for series in tried]
+    middle, wide = np.array([one.mean for one in reached]), np.array([one.deviation for one in reached])
+    known = np.isfinite(middle)
+    bars: dict[str, Any] = {"fmt": "none", "ecolor": style.color, "elinewidth": 0.9, "capsize": 2}
+    axes.errorbar(rates[known], middle[known], np.nan_to_num(wide[known]), **bars)
+    axes.plot(rates[known], middle[known], label=label, **style.keywords())
+    star, ring = (known & np.isclose(rates, rate) for rate in marks)
+    axes.plot(rates[star], middle[star], color=style.color, markeredgecolor="white", zorder=4, label="_star", **_STAR)
+    axes.plot(rates[ring], middle[ring], zorder=5, label="_ring", **_RING)
+    failed = rates[[bool(series.diverged) for series in tried]]
+    axes.plot(failed, np.zeros(len(failed)), color=style.color, label="_diverged", clip_on=False, zorder=5, **_FAILED)

@@ -1,0 +1,256 @@
+"""Score tables in the paper's layout: a row per data set and α, a column per algorithm, mean and deviation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedga.drawing.style import algorithm_rank, base_name
+from fedga.errors import FedGAError, unknown_name
+from fedga.report.curves import Curve, deviation, mean, median
+from fedga.report.documents import NOTHING, Cell, Table
+from fedga.report.series import Panel, Series, make_panels
+from fedga.report.summary import number_text
+from fedga.spec.catalog import dataset_name, dataset_rank
+
+METRICS = {"accuracy": "accuracy", "macro_f1": "macro F1"}
+MOMENTS = {"last": "after the last round", "80": "at 80 % of the rounds", "mean": "in the mean over the rounds"}
+MODELS = ("last", "averaged")
+_SHORT = {"macro_f1": "F1", "accuracy": "Acc."}  # as the paper abbreviates them, in its order
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which number of a run a table shows: a metric, the moment it is read at, and of which of the server's models."""
+
+    metric: str = "accuracy"
+    at: str = "last"
+    model: str = "last"
+
+    def __post_init__(self) -> None:
+        for kind, value, known in (("metric", self.metric, METRICS), ("moment", self.at, MOMENTS)):
+            if value not in known:
+                raise unknown_name(kind, value, known)
+        if self.model not in MODELS:
+            raise unknown_name("model", self.model, MODELS)
+
+    @property
+    def words(self) -> str:
+        """
+        >>> Reading("macro_f1", "80", "averaged").words
+        'macro F1 at 80 % of the rounds, model averaged over rounds'
+        """
+        return f"{METRICS[self.metric]} {self.moment}"
+
+    @property
+    def moment(self) -> str:
+        return MOMENTS[self.at] + (", model averaged over rounds" if self.model == "averaged" else "")
+
+    def of(self, curve: Curve) -> float:
+        """The number; NaN where the run did not measure it. Between evaluations the one before counts."""
+        name = self.metric if self.model == "last" else f"averaged_{self.metric}"
+        if self.at == "mean":
+            return curve.over_rounds(name)
+        if not len(curve.rounds):
+            return math.nan
+        wanted = int(curve.rounds[-1]) * 4 // 5 if self.at == "80" else int(curve.rounds[-1])
+        place = int(np.searchsorted(curve.rounds, wanted, side="right")) - 1
+        return float(curve.metric(name)[place]) if place >= 0 else math.nan
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number per finished run of a series, and what to say of the runs that are not like the others."""
+
+    values: tuple[float, ...]
+    note: str = ""
+
+    @property
+    def mean(self) -> float:
+        return mean(np.array(self.values))
+
+    @property
+    def deviation(self) -> float:
+        """Sample standard deviation over seeds; NaN for a single one."""
+        return deviation(np.array(self.values))
+
+    @property
+    def known(self) -> bool:
+        return bool(self.values)
+
+    @property
+    def mean_text(self) -> str:
+        """The mean as it is printed: those that print alike are level."""
+        return number_text(self.mean)
+
+    @property
+    def text(self) -> str:
+        """
+        >>> Score((0.8, 0.9)).text, Score((0.8,)).text, Score(()).text
+        ('0.850 (0.071)', '0.800', '–')
+        """
+        return score_text(self.mean, self.deviation)
+
+    def cell(self, *, bold: bool = False) -> Cell:
+        wide = None if math.isnan(self.deviation) else self.deviation
+        return Cell(self.text, self.mean if self.known else None, bold and self.known, self.note, wide)
+
+
+def score_text(middle: float, wide: float) -> str:
+    """Mean and deviation as the paper prints them."""
+    return number_text(middle) + ("" if math.isnan(wide) else f" ({number_text(wide)})")
+
+
+def capitalised(text: str) -> str:
+    """
+    >>> capitalised("macro F1")
+    'Macro F1'
+    """
+    return text[:1].upper() + text[1:]
+
+
+def score_of(curves: Iterable[Curve], reading: Reading) -> Score:
+    """`score` of runs that differ in their seed alone."""
+    return score(Series({}, "", tuple(curves)), reading)
+
+
+def score(series: Series, reading: Reading) -> Score:
+    """The score of a series: its finished runs are in the mean, those that diverged or go on are noted."""
+    finished = [curve for curve in series.curves if curve.status == "done"]
+    values = tuple(value for value in map(reading.of, finished) if math.isfinite(value))
+    return Score(values, _note(series, finished))
+
+
+def _note(series: Series, finished: Sequence[Curve]) -> str:
+    total, diverged = len(series.curves), len(series.diverged)
+    going, stuck = total - diverged - len(finished), sum(never_left(curve, finished) for curve in finished)
+    said = [
+        f"{diverged} of {total} runs diverged" if diverged else "",
+        f"{going} of {total} runs unfinished" if going else "",
+        f"{stuck} of {total} runs never left the start plateau" if stuck else "",
+    ]
+    return "; ".join(part for part in said if part)
+
+
+def never_left(curve: Curve, finished: Sequence[Curve]) -> bool:
+    """Whether a run stayed, from first to last, below half of what the other seeds end at (their median)."""
+    others = median(np.array([other.last("accuracy") for other in finished if other is not curve]))
+    measured = curve.metric("accuracy")
+    return bool(np.isfinite(measured).any() and np.nanmax(measured) < others / 2)
+
+
+def score_table(
+    curves: Sequence[Curve],
+    *,
+    metric: str = "accuracy",
+    at: str = "last",
+    model: str = "last",
+    algorithms: Sequence[str] | None = None,
+    name: str = "",
+    title: str = "",
+) -> Table:
+    """A row per data set and α, a column per algorithm: "mean (deviation)" over seeds, the best of a row in bold.
+
+    ``at`` is "last" (round), "80" (% of the rounds, or the evaluation before) or "mean" (over all evaluated rounds);
+    ``model`` is "last" or "averaged"; ``algorithms`` leaves out all others.
+    """
+    reading = Reading(metric, at, model)
+    panels = paper_panels(curves, algorithms)
+    return _table(
+        panels,
+        [(panel, "", reading) for panel in panels],
+        name or table_name(metric, at, model),
+        title or capitalised(reading.words),
+    )
+
+
+def paper_table(
+    curves: Sequence[Curve],
+    *,
+    at: str = "last",
+    model: str = "last",
+    algorithms: Sequence[str] | None = None,
+    name: str = "",
+    title: str = "",
+) -> Table:
+    """`score_table` with the paper's two rows per data set and α, macro F1 above accuracy."""
+    panels = paper_panels(curves, algorithms)
+    return _table(
+        panels,
+        [(panel, short, Reading(metric, at, model)) for panel in panels for metric, short in _SHORT.items()],
+        name or table_name("scores", at, model),
+        title or f"Macro F1 and accuracy {Reading('accuracy', at, model).moment}",
+    )
+
+
+def table_name(*parts: str) -> str:
+    """A file's name from the choices that tell a table from others.
+
+    >>> table_name("macro_f1", "80", "last"), table_name("macro_f1", "80", "averaged")
+    ('macro-f1-80', 'macro-f1-80-averaged')
+    """
+    *told, model = parts
+    return "-".join(told + ([model] if model != "last" else [])).replace("_", "-")
+
+
+def paper_panels(curves: Sequence[Curve], algorithms: Sequence[str] | None = None) -> list[Panel]:
+    """The runs by data set, in the paper's order, and α, ascending; none at all is the user's error."""
+    chosen = [curve for curve in curves if algorithms is None or _is_one_of(curve, algorithms)]
+    if not chosen:
+        wanted = "" if algorithms is None else f" of {', '.join(algorithms)}"
+        raise FedGAError(f"there is nothing to put into a table: no runs{wanted} were given")
+    return sorted(make_panels(chosen), key=lambda panel: dataset_rank(panel.dataset))
+
+
+def _is_one_of(curve: Curve, algorithms: Sequence[str]) -> bool:
+    algorithm = str(curve.settings.get("algorithm", ""))
+    return algorithm in algorithms or base_name(algorithm) in algorithms
+
+
+def series_labels(panels: Iterable[Panel]) -> list[str]:
+    """The series of all panels by label, in the order of every legend and, within an algorithm, of its presets."""
+    found = {series.label: series for panel in panels for series in panel.series}
+    return sorted(found, key=lambda label: (found[label].preset, algorithm_rank(found[label].algorithm)))
+
+
+def place_cells(panel: Panel) -> tuple[Cell, Cell]:
+    """Data set and α, with which every row begins."""
+    alpha = Cell(NOTHING) if panel.alpha is None else Cell(f"{panel.alpha:g}", float(panel.alpha))
+    return Cell(dataset_name(panel.dataset), panel.dataset), alpha
+
+
+def dataset_breaks(panels: Sequence[Panel]) -> tuple[int, ...]:
+    """Given the panel of every row, the rows after which another data set begins."""
+    return tuple(at for at in range(len(panels) - 1) if panels[at].dataset != panels[at + 1].dataset)
+
+
+def _table(panels: Sequence[Panel], lines: Sequence[tuple[Panel, str, Reading]], name: str, title: str) -> Table:
+    labels = series_labels(panels)
+    rows, numbers = [], set()
+    for panel, short, reading in lines:
+        scores = {series.label: score(series, reading) for series in panel.series}
+        best = best_text(scores.values())
+        numbers |= {len(found.values) for found in scores.values() if found.known}
+        cells = (scores.get(label, Score(())) for label in labels)
+        metric = (Cell(short, reading.metric),) if short else ()
+        rows.append((*place_cells(panel), *metric, *(found.cell(bold=found.mean_text == best) for found in cells)))
+    headings = ("data set", "α", *(("metric",) if lines[0][1] else ()), *labels)
+    return Table(name, title, headings, tuple(rows), _caption(numbers), dataset_breaks([line[0] for line in lines]))
+
+
+def best_text(scores: Iterable[Score]) -> str | None:
+    """The best mean of a row as it is printed; a score alone has nothing to beat."""
+    known = [found for found in scores if found.known]
+    return max(known, key=lambda found: found.mean).mean_text if len(known) > 1 else None
+
+
+def _caption(numbers: set[int]) -> str:
+    if not numbers:
+        return "No run has such a number yet."
+    if numbers == {1}:
+        return "One seed. Bold: best of its row."
+    seeds = f"{max(numbers)} seeds" if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)} seeds"
+    return f"Mean over {seeds}, in brackets their standard deviation. Bold: best of its row."

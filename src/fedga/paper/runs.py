@@ -1,0 +1,364 @@
+"""The paper's experiments, and ours beyond it, as runs: what `fedga paper NAME` trains.
+
+Experiments share their runs: the same settings are the same run in one results folder, so a figure of the main table's
+runs trains nothing. At scale ``full`` everything is as published; ``quick`` is the same study on the embedded digits,
+or on a twentieth of the rounds and few seeds and α of a data set that is named: a look within minutes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedga.common.files import read_text
+from fedga.errors import FedGAError, unknown_name
+from fedga.spec.grid import build_sweep
+from fedga.spec.presets import STRONG, preset_settings
+from fedga.spec.settings import RunSpec
+
+DATASETS = ("mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet")
+ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0)
+ALGORITHMS = ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga")
+COLUMNS = (*ALGORITHMS, "fedga-batch")  # the authors' program counts classes per batch: a column of its own
+READINGS = ("fedavg", "fedga", "fedga-batch", *(f"fedga:variant={name}" for name in ("aligned", "clamped", "through")))
+SEEDS = (0, 1, 2, 3, 4)
+LEARNING_RATES = (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
+SCALES = ("quick", "full")
+BEYOND = "beyond the paper"
+FILE_NAME = "paper.jsonl"
+_DIGEST = "sha256"
+_MOST_VALUES = 1000  # in one list of a note
+
+_QUICK_DATASET = "digits"
+_QUICK_SEEDS = {_QUICK_DATASET: (0, 1, 2)}
+_QUICK_ALPHAS = {_QUICK_DATASET: ALPHAS}
+_OTHER_QUICK_SEEDS, _OTHER_QUICK_ALPHAS = (0, 1), (0.05, 0.5)
+_QUICK_SHARE, _FEWEST_ROUNDS = 20, 10
+_SHORT = 100  # rounds; longer runs are evaluated in every second round and their clients examined less often
+
+# The four axes of the strong setting that change training; the averaged model is measured beside every last one.
+AXES: Mapping[str, Mapping[str, Any]] = {
+    "pixels": {"standardize": True},
+    "momentum": {"server": "momentum"},
+    "schedule": {"lr_schedule": "cosine"},
+    "decay": {"weight_decay": STRONG["weight_decay"]},
+}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much of an experiment is run; an empty entry means the experiment's own."""
+
+    scale: str = "full"
+    datasets: tuple[str, ...] = ()
+    alphas: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+    algorithms: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise unknown_name("scale", self.scale, SCALES)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Runs of an experiment that differ in data set, α, algorithm and seed alone.
+
+    ``algorithms``: where given, the part has these whatever the scope says. ``strongest``: only the smallest α.
+    ``epochs`` keeps the total local work of the published rounds.
+    """
+
+    preset: str = "paper"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    strongest: bool = False
+    algorithms: tuple[str, ...] = ()
+    epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure: where it stands in the paper, what it shows, and the runs it is made of."""
+
+    name: str
+    where: str
+    shows: str
+    parts: tuple[Part, ...] = (Part(),)
+    datasets: tuple[str, ...] = DATASETS
+    alphas: tuple[float, ...] = ALPHAS
+    algorithms: tuple[str, ...] = COLUMNS
+    seeds: tuple[int, ...] = SEEDS
+
+    def datasets_in(self, scope: Scope) -> tuple[str, ...]:
+        """The experiment's own data sets; those of the scope that are among them; or, if none is, the scope's."""
+        if not scope.datasets:
+            return (_QUICK_DATASET,) if scope.scale == "quick" else self.datasets
+        return tuple(name for name in scope.datasets if name in self.datasets) or scope.datasets
+
+    def alphas_in(self, scope: Scope, dataset: str) -> tuple[float, ...]:
+        if scope.alphas:
+            return scope.alphas
+        if scope.scale == "full":
+            return self.alphas
+        few = _QUICK_ALPHAS.get(dataset, _OTHER_QUICK_ALPHAS)
+        return tuple(alpha for alpha in self.alphas if alpha in few) or self.alphas[:1]
+
+    def seeds_in(self, scope: Scope, dataset: str) -> tuple[int, ...]:
+        if scope.seeds:
+            return scope.seeds
+        few = _QUICK_SEEDS.get(dataset, _OTHER_QUICK_SEEDS)
+        return self.seeds if scope.scale == "full" else tuple(seed for seed in few if seed in self.seeds)
+
+    def runs(self, scope: Scope) -> list[RunSpec]:
+        """All runs of the experiment, each once."""
+        found: dict[str, RunSpec] = {}
+        for dataset, part in itertools.product(self.datasets_in(scope), self.parts):
+            alphas = self.alphas_in(scope, dataset)
+            for alpha in (min(alphas),) if part.strongest else alphas:
+                for spec in self._runs(scope, dataset, part, alpha):
+                    found.setdefault(spec.run_id, spec)
+        return list(found.values())
+
+    def _runs(self, scope: Scope, dataset: str, part: Part, alpha: float) -> Sequence[RunSpec]:
+        rounds = _rounds(scope.scale, part, dataset, alpha)
+        settings = {
+            "dataset": dataset,
+            "alpha": alpha,
+            "preset": part.preset,
+            "rounds": rounds,
+            "server_average": STRONG["server_average"],  # a second model that is looked at and changes nothing
+            "evaluate_every": 1 if rounds <= _SHORT else 2,
+            "diagnose_every": 10 if rounds <= _SHORT else 25,
+            **({"local_epochs": part.epochs} if part.epochs else {}),
+            **part.settings,
+        }
+        algorithms = part.algorithms or scope.algorithms or self.algorithms
+        lists = {name: [value] for name, value in settings.items()}
+        return build_sweep({**lists, "algorithm": algorithms, "seed": self.seeds_in(scope, dataset)}).runs
+
+
+def _rounds(scale: str, part: Part, dataset: str, alpha: float) -> int:
+    """The published number, fewer at equal work where a round has more local epochs, a twentieth of it when quick."""
+    values = preset_settings(part.preset, dataset, alpha).values
+    rounds = int(values["rounds"])
+    if scale == "quick" and dataset != _QUICK_DATASET:
+        rounds = max(rounds // _QUICK_SHARE, _FEWEST_ROUNDS)
+    return rounds * values["local_epochs"] // part.epochs if part.epochs else rounds
+
+
+def _axis_parts() -> Iterator[Part]:
+    """Each axis alone, and all but each: with none (the paper's setting) and all (the strong one) ten settings."""
+    hardly_looked_at = {"evaluate_every": 10, "diagnose_every": 0}  # only where they end is asked
+    for chosen in (*((name,) for name in AXES), *itertools.combinations(AXES, len(AXES) - 1)):
+        settings = {key: value for name in chosen for key, value in AXES[name].items()}
+        yield Part(settings={**settings, **hardly_looked_at})
+
+
+_NO_SKEW = (
+    Part(settings={"partition": "even"}, strongest=True, algorithms=("fedavg",)),
+    Part("strong", {"partition": "even"}, strongest=True, algorithms=("fedavg", "fedga")),
+)
+_MEASURED = ("mnist", "cifar10", "svhn")
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    each.name: each
+    for each in (
+        Experiment("table-main", "Table 1", "accuracy and macro F1 of every algorithm on every data set and α"),
+        Experiment(
+            "table-80", "supplement, Table 3", "the same at 80 % of the rounds", datasets=_MEASURED, algorithms=COLUMNS
+        ),
+        Experiment(
+            "table-speed",
+            "supplement, Table 4",
+            "rounds until 90 % and 80 % of FedAvg's best accuracy, and the speed-up",
+            datasets=_MEASURED,
+        ),
+        Experiment(
+            "figure-clients",
+            "Figures 2 and 6",
+            "class accuracy before and after local training, beside the clients' label counts",
+            datasets=("mnist",),
+            alphas=(0.1,),
+        ),
+        Experiment(
+            "figure-binary",
+            "Figure 3",
+            "binary error asymmetry over training: cross-entropy tends to r, gradient alignment to 1",
+            parts=(),
+            datasets=("mnist",),
+        ),
+        Experiment(
+            "figure-alphas",
+            "Figure 4",
+            "accuracy of FedAvg and FedGA under four levels of skew",
+            datasets=("cifar10",),
+            alphas=(0.05, 0.1, 0.5, 1.0),
+            algorithms=("fedavg", "fedga"),
+        ),
+        Experiment(
+            "figure-ea",
+            "Figure 5",
+            "EA ratio of the active clients over rounds",
+            datasets=("cifar10",),
+            alphas=(0.1,),
+        ),
+        Experiment(
+            "figure-curves",
+            "Figure 7",
+            "accuracy over rounds with the deviation over seeds",
+            datasets=("svhn",),
+            alphas=(0.5,),
+        ),
+        Experiment(
+            "figure-labels",
+            "supplement, Figures 1 and 2",
+            "label distribution of the first 30 clients for α = 0.5 and 0.05",
+            parts=(Part(algorithms=("fedavg",)),),
+            datasets=("cifar10",),
+            alphas=(0.5, 0.05),
+            seeds=(0,),
+        ),
+        Experiment(
+            "figure-zoom",
+            "supplement, Figures 3 to 5",
+            "the first 10 or 100 rounds",
+            datasets=("mnist", "svhn"),
+            alphas=(1.0, 10.0),
+        ),
+        Experiment(
+            "figure-adam",
+            "supplement, Figures 6 to 8",
+            "Adam as the clients' optimiser",
+            parts=(Part(settings={"optimizer": "adam", "lr": 0.001}),),
+            datasets=("cifar100",),
+            alphas=(0.1, 1.0, 10.0),
+            algorithms=ALGORITHMS,
+        ),
+        Experiment(
+            "figure-epochs",
+            "supplement, Figures 9 to 11",
+            "2, 5 and 10 local epochs at equal total work",
+            parts=(Part(), Part(epochs=5), Part(epochs=10)),
+            datasets=("cifar10",),
+            alphas=(0.5,),
+            algorithms=ALGORITHMS,
+        ),
+        Experiment(
+            "tuning",
+            "supplement, hyper-parameters",
+            "grid search of the learning rate on FedAvg, as `fedga tune` does it",
+            parts=tuple(Part(settings={"lr": rate}, algorithms=("fedavg",)) for rate in LEARNING_RATES),
+            seeds=(0,),
+        ),
+        Experiment(
+            "readings",
+            "Eq. (10), and the momentum of the text",
+            "what other readings of the paper's equations and text come to",
+            parts=(Part(algorithms=READINGS), Part(settings={"momentum": 0.9}, algorithms=("fedavg", "fedga"))),
+            datasets=("mnist",),
+            alphas=(0.05, 0.5),
+            algorithms=("fedavg", "fedga"),
+        ),
+        Experiment(
+            "strong",
+            BEYOND,
+            "the strong setting, and the same samples dealt evenly: the line without skew",
+            parts=(Part(algorithms=("fedavg", "fedga")), Part("strong"), *_NO_SKEW),
+            datasets=_MEASURED,
+            algorithms=("fedavg", "fedntd", "fedga"),
+        ),
+        Experiment(
+            "beyond",
+            BEYOND,
+            "what each axis of the strong setting does alone and together, for FedAvg and FedGA",
+            parts=(Part(), Part("strong"), *_axis_parts(), *_NO_SKEW),
+            datasets=_MEASURED,
+            alphas=(0.05,),
+            algorithms=("fedavg", "fedga"),
+        ),
+    )
+}
+
+
+def find_experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise unknown_name("experiment", name, [*EXPERIMENTS, "all"])
+    return EXPERIMENTS[name]
+
+
+def experiments_in(name: str, scope: Scope) -> list[Experiment]:
+    """The experiment of that name; for ``all``, those that have a data set in the scope."""
+    if name != "all":
+        return [find_experiment(name)]
+    if not scope.datasets or scope.scale == "quick":
+        return list(EXPERIMENTS.values())
+    return [each for each in EXPERIMENTS.values() if set(each.datasets) & set(scope.datasets)]
+
+
+def all_runs(experiments: Iterable[Experiment], *scopes: Scope) -> list[RunSpec]:
+    """The runs of several experiments in these scopes, each once."""
+    pairs = itertools.product(experiments, scopes)
+    return list({spec.run_id: spec for each, scope in pairs for spec in each.runs(scope)}.values())
+
+
+def remember(folder: Path, experiments: Iterable[Experiment], scope: Scope) -> None:
+    """Note in the folder what was asked of it, for its report: lines that are only ever added, by any process."""
+    known = asked(folder)
+    names = [each.name for each in experiments if scope not in known.get(each.name, ())]
+    lines = (_line({"experiment": name, **dataclasses.asdict(scope)}) for name in names)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise FedGAError(f"{str(folder)!r} cannot be written to ({error.strerror}): give another --out") from None
+
+
+def asked(folder: Path) -> dict[str, tuple[Scope, ...]]:
+    """The experiments that were run in this folder, and how much of each; empty for any other folder."""
+    path = folder / FILE_NAME
+    found: dict[str, tuple[Scope, ...]] = {}
+    try:
+        for line in read_text(path).splitlines():
+            values = _checked(json.loads(line))
+            name, scope = values["experiment"], _scope(values)
+            if name in EXPERIMENTS:
+                found[name] = tuple(dict.fromkeys((*found.get(name, ()), scope)))
+    except FedGAError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise FedGAError(f"{path} cannot be read ({error}): delete it and repeat the `fedga paper` command") from None
+    return found
+
+
+def _line(values: dict[str, Any]) -> str:
+    """A note with a digest of what it says."""
+    return json.dumps({**values, _DIGEST: _digest(values)}, ensure_ascii=False)
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """A note as it was written; those of version 0.1 have no digest."""
+    digest = values.pop(_DIGEST, None)
+    if set(values) != {"experiment", *(field.name for field in dataclasses.fields(Scope))}:
+        raise ValueError("a line has other entries than these notes have")
+    if digest not in (None, _digest(values)):
+        raise ValueError("a line does not match its digest")
+    return values
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _scope(values: Mapping[str, Any]) -> Scope:
+    lists = {key: tuple(values[key]) for key in ("datasets", "alphas", "seeds", "algorithms")}
+    if max(map(len, lists.values())) > _MOST_VALUES:
+        raise ValueError(f"a line lists more than {_MOST_VALUES:,} values")
+    return Scope(str(values["scale"]), **lists)

@@ -1,0 +1,252 @@
+"""A user's own algorithms, models, data sets and metrics: named in a project file, or offered by installed packages.
+
+The project file is the ``fedga.toml`` of the folder one works in, or of the nearest folder above; ``FEDGA_PROJECT``
+names another. It has a table per kind of part, of names and where each is defined::
+
+    [algorithms]
+    focal = "focal.py:Focal"     # a file, relative to fedga.toml, or "package.module:Class"
+
+Code of a part is run when the part is asked for, not before; metrics are asked for by everything that trains or
+evaluates. What a received file or message names is looked up in the project file and nowhere else (`received_part`).
+A project file, or a file it names, that belongs to another user or that everybody may write is not read, unless
+``FEDGA_PROJECT`` names that project. Who may write by group, or write what such a file imports, is not looked at.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedga.common.files import read_text
+from fedga.common.tracing import format_error
+from fedga.errors import FedGAError, quoted, unknown_name
+from fedga.plugins.files import make_importable, run_file, source_digest
+
+FILE_NAME = "fedga.toml"
+VARIABLE = "FEDGA_PROJECT"
+KINDS = {"algorithms": "algorithm", "models": "model", "datasets": "data set", "metrics": "metric"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One algorithm, model, data set or metric that is not ours."""
+
+    kind: str  # a key of KINDS
+    name: str
+    reference: str  # "focal.py:Focal" or "package.module:Class"
+    folder: Path | None = None  # of the project file that names it; None for one of an installed package
+    line: int = 0  # of that file
+
+    def __str__(self) -> str:
+        if self.reference == self.name:
+            return f"{KINDS[self.kind]} {self.name!r}"
+        line = f", {FILE_NAME} line {self.line}" if self.line else ""
+        return f"{KINDS[self.kind]} {self.name} ({self.reference}{line})"
+
+    @property
+    def origin(self) -> str:
+        """The file or module it is defined in."""
+        return self.reference.rpartition(":")[0]
+
+    def load(self) -> Any:
+        """What the reference names; whatever goes wrong in the user's file is one sentence with its line."""
+        place, _, attribute = self.reference.rpartition(":")
+        module = run_file(self.file) if self.folder and place.endswith(".py") else self._import(place)
+        found: Any = module
+        for step in attribute.split("."):
+            if not hasattr(found, step):
+                defined = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+                known = [name for name, value in defined.items() if getattr(value, "__module__", "") == module.__name__]
+                words = unknown_name(f"name in {place}", attribute, known or defined)
+                raise FedGAError(f"{self} cannot be imported: {words}")
+            found = getattr(found, step)
+        return found
+
+    @property
+    def file(self) -> Path:
+        """The source file of the part; only looked up, not run (but for the packages it lies in)."""
+        place = self.origin
+        if self.folder and place.endswith(".py"):
+            path = self.folder / place
+            if not path.is_file():
+                raise FedGAError(f"{self}: there is no file {path}: correct {self.folder / FILE_NAME}")
+            if not os.environ.get(VARIABLE) and not _is_ours(path):
+                raise FedGAError(
+                    f"{self}: {path} belongs to another user, or everybody may write it, and it would be run: set "
+                    f"{VARIABLE} to {self.folder / FILE_NAME} if you trust it"
+                )
+            return path.resolve()
+        spec = self._imported(lambda: importlib.util.find_spec(place))
+        if spec is None or not spec.origin:
+            raise FedGAError(f"{self}: there is no module {place}: install it, or give a file such as focal.py:Focal")
+        return Path(spec.origin)
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """What a function of the part returns; an error in the user's file is one sentence with its line."""
+        try:
+            return function(*arguments)
+        except (FedGAError, MemoryError, BrokenPipeError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise FedGAError(f"{self} failed: {format_error(error, self.file)}") from error
+
+    def digest(self) -> str:
+        """SHA-256 of the source of the part, and of the files beside it that it imports."""
+        return source_digest(self.file)
+
+    def _import(self, module: str) -> ModuleType:
+        return self._imported(lambda: importlib.import_module(module))
+
+    def _imported(self, action: Any) -> Any:
+        if self.folder or self.reference == self.name:  # typed as package.module:Class: it may lie where the user works
+            make_importable(self.folder or Path.cwd())
+        try:
+            return action()
+        except (Exception, SystemExit) as error:
+            hint = ": check the name and PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+            raise FedGAError(f"{self} cannot be imported: {format_error(error)}{hint}") from error
+
+
+def parts(kind: str, built_in: Collection[str] = (), *, installed: bool = True) -> dict[str, Plugin]:
+    """The user's own parts of a kind, by name: of the project file, and of installed packages. No code is run.
+
+    A name that is ``built_in`` is refused in a project file, and left out where a package offers it. Looking through
+    the installed packages takes 10 ms, so they can be left out.
+    """
+    found: dict[str, Plugin] = {}
+    if installed:
+        group = entry_points(group=f"fedga.{kind}")
+        found = {entry.name: Plugin(kind, entry.name, entry.value) for entry in group if entry.name not in built_in}
+    path = project_file()
+    for part in _read(path, path.stat().st_mtime_ns)[kind] if path else ():
+        if part.name in built_in:
+            raise shadows(part, part.name)
+        found[part.name] = part
+    return found
+
+
+def unknown(kind: str, name: str, known: Collection[str]) -> FedGAError:
+    """The error for a name that no part of a kind has; where there is no project file, it says that too."""
+    error = unknown_name(KINDS[kind], name, known)
+    nowhere = f"; one of your own is not looked for: no {FILE_NAME} in {Path.cwd()} or above, and {VARIABLE} is not set"
+    return error if project_file() else FedGAError(f"{error}{nowhere}")
+
+
+def received_part(kind: str, name: str, built_in: Collection[str], where: str, flag: str) -> Plugin | None:
+    """What a name means that stands in a file or message of somebody else: one of ours (None), or of the project file.
+
+    Nothing else is looked up, let alone imported: what is received never chooses the code that runs. ``where`` it
+    stands and the ``flag`` by which the user can name it herself are for the error.
+    """
+    if name in built_in:
+        return None
+    mine = parts(kind, built_in, installed=False)
+    if name in mine:
+        return mine[name]
+    raise FedGAError(
+        f"{where} names the {KINDS[kind]} {quoted(name)}, which is none of fedga's own, and nothing that it names is "
+        f"run: {flag}"
+    )
+
+
+def shadows(part: Plugin, built_in: str) -> FedGAError:
+    """The error for a part of a project that is called like one of ours."""
+    place = f"{(part.folder or Path()) / FILE_NAME}, line {part.line}"
+    return FedGAError(f"{place}: {built_in} is the name of a built-in {KINDS[part.kind]}: choose another name")
+
+
+def project_file(folder: Path | None = None) -> Path | None:
+    """The project file of a folder, or of the one we work in: the nearest above, unless the environment names one."""
+    if given := os.environ.get(VARIABLE):
+        path = Path(given).expanduser().resolve()
+        path = path / FILE_NAME if path.is_dir() else path
+        if not path.is_file():
+            raise FedGAError(f"{VARIABLE} names {given}, where there is no {FILE_NAME}: correct it, or unset it")
+        return path
+    here = folder or Path.cwd()
+    if (here / FILE_NAME).is_file() and not _is_ours(here / FILE_NAME):
+        raise FedGAError(
+            f"{here / FILE_NAME} belongs to another user, or everybody may write it, and what it names would be run: "
+            f"set {VARIABLE} to it if you trust it"
+        )
+    return next((path for above in (here, *here.parents) if _is_ours(path := above / FILE_NAME)), None)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether there is such a file, of this user or the administrator, that not everybody may write."""
+    if not path.is_file():
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    status = path.stat()
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & stat.S_IWOTH
+
+
+def child_env() -> dict[str, str]:
+    """The environment by which a process that we start finds the same project, wherever it works."""
+    path = project_file()
+    return {VARIABLE: str(path)} if path else {}
+
+
+@lru_cache
+def _read(path: Path, _changed: int) -> Mapping[str, tuple[Plugin, ...]]:
+    """The parts of a project file; read again where the file has changed."""
+    try:
+        text = read_text(path)
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedGAError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise FedGAError(f"{path} cannot be read: {error.strerror}") from None
+    for table, content in tables.items():
+        if table not in KINDS and not isinstance(content, dict):
+            raise FedGAError(f"{path}: {table} stands in no table: put it under {_listed_tables()}")
+        if table not in KINDS:
+            raise unknown_name(f"table in {path}", table, KINDS)
+    found: dict[str, tuple[Plugin, ...]] = dict.fromkeys(KINDS, ())
+    for kind, table in tables.items():
+        if not isinstance(table, dict):
+            raise FedGAError(f'{path}: {kind} must be a table, such as [{kind}] and below it name = "file.py:Name"')
+        found[kind] = tuple(_part(path, text, kind, name, reference) for name, reference in table.items())
+    return found
+
+
+def _listed_tables() -> str:
+    *most, last = (f"[{kind}]" for kind in KINDS)
+    return f"{', '.join(most)} or {last}"
+
+
+def _part(path: Path, text: str, kind: str, name: str, reference: object) -> Plugin:
+    line = _line(text, kind, name)
+    place, _, attribute = reference.rpartition(":") if isinstance(reference, str) else ("", "", "")
+    if not place or not all(step.isidentifier() for step in attribute.split(".")):
+        raise FedGAError(
+            f"{path}, line {line}: {name} must say where it is defined, as in "
+            f'{name} = "{name.replace("-", "_")}.py:Name" or "package.module:Name", not {reference!r}'
+        )
+    if not _NAME.fullmatch(name):
+        raise FedGAError(f"{path}, line {line}: {name!r} cannot be typed as a name: use letters, digits, - and _ only")
+    return Plugin(kind, name, str(reference), path.parent, line)
+
+
+def _line(text: str, kind: str, name: str) -> int:
+    """The line of a name in its table, as far as it is written in the usual way."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*([\w-]+)\s*\]", line):
+            table = header[1]
+        if table == kind and re.match(rf"""\s*["']?{re.escape(name)}["']?\s*=""", line):
+            return number
+    return 1

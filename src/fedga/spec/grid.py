@@ -1,0 +1,291 @@
+"""From layered settings to runs: flags win over the configuration file, that over the preset, that over the default.
+
+Every setting may have several values; the runs are all their combinations. ``Sweep.provenance`` says for each value
+where it came from, so that a user sees what was decided for her.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedga.common.files import read_text
+from fedga.common.ranges import wrong_value
+from fedga.errors import FedGAError, unknown_name
+from fedga.spec.catalog import find_source
+from fedga.spec.kinds import Number
+from fedga.spec.presets import PRESETS, algorithm_defaults, preset_settings
+from fedga.spec.settings import PARTITIONS, READ_ALPHA, SETTINGS, Options, RunSpec, parse_algorithm
+
+DEFAULT_ALPHA = 0.1
+DEFAULT_ALGORITHMS = ("fedavg", "fedga")
+DEMO = {"preset": ("paper", "strong"), "seed": (0, 1, 2)}  # when neither data set nor algorithm is named
+PROGRAM_KEYS = (
+    "data_dir",
+    "device",
+    "engine",
+    "out",
+    "threads",
+    "track",
+)  # a file may hold these too; they change no number, so no spec has them
+_LONGEST_RANGE = 10_000
+_MOST_RUNS = 1_000_000
+
+# Settings that only some partitions read: given with none of those they are refused, beside one they apply to it alone.
+_READ_BY: Mapping[str, tuple[str, ...]] = {
+    "alpha": READ_ALPHA,
+    "classes_per_client": ("shards",),
+    "clients": tuple(name for name in PARTITIONS if name != "natural"),
+}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a setting's value came from: one line of the table printed at the start."""
+
+    setting: str
+    values: tuple[Any, ...]
+    source: str
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of one command, in a fixed order; ``axes`` are the settings given several values."""
+
+    runs: tuple[RunSpec, ...]
+    provenance: tuple[Provenance, ...]
+    axes: tuple[str, ...]
+    program: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """One value of one run: who set it and, for what a preset looks up, in which row of its table."""
+
+    value: Any
+    source: str
+    row: str
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Values a user wrote, and where."""
+
+    values: tuple[Any, ...]
+    source: str
+
+
+def parse_list(name: str, text: str, flag: str = "") -> list[Any]:
+    """The values of a comma list on the command line, of the setting's own flag or another; numbers may be ranges.
+
+    >>> parse_list("alpha", "0.1,1")
+    [0.1, 1.0]
+    >>> parse_list("clip", "5,none")
+    [5.0, None]
+    """
+    return _parse(flag or SETTINGS[name].flag, name, text)
+
+
+def _parse(where: str, name: str, text: str) -> list[Any]:
+    setting = SETTINGS[name]
+    values: list[Any] = []
+    for part in (part.strip() for part in text.split(",")):
+        if not part and not (name == "preset" and part == text.strip()):
+            raise FedGAError(f"{where} {text!r} has an empty entry: separate values by single commas")
+        ranges = isinstance(setting.kind, Number) and setting.kind.whole
+        ends = re.fullmatch(r"([0-9]+)-([0-9]+)", part) if ranges else None
+        if ends:
+            first, last = (int(setting.kind.parse(where, end) or 0) for end in ends.groups())
+            if last < first:
+                raise FedGAError(f"{where} {part!r} is a range that ends before it begins: write it as {last}-{first}")
+            if last - first >= _LONGEST_RANGE:
+                raise FedGAError(f"{where} {part!r} is a range of more than {_LONGEST_RANGE:,} values")
+            values.extend(setting.kind.check(where, number) for number in range(first, last + 1))
+        else:
+            values.append(setting.kind.parse(where, part))
+    return values
+
+
+def setting_name(key: str) -> str:
+    """The field behind a flag or a TOML key: hyphens are underscores, ``seeds`` is ``seed``."""
+    name = key.replace("-", "_")
+    return "seed" if name == "seeds" else name
+
+
+def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Settings and program keys of a TOML file: a key holds one value, an array of values, or a text as on a flag."""
+    try:
+        table = tomllib.loads(read_text(path))
+    except FedGAError:
+        raise
+    except FileNotFoundError:
+        raise FedGAError(f"the file of --config does not exist: {path}") from None
+    except OSError as error:
+        raise FedGAError(f"the file of --config cannot be read: {path} ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of a number of thousands of digits
+        raise FedGAError(f"{path} is not valid TOML: {error}") from None
+    settings: dict[str, list[Any]] = {}
+    program: dict[str, str] = {}
+    for key, value in table.items():
+        name, where = setting_name(key), f"{key} in {path.name}"
+        if name in settings or name in program:
+            raise FedGAError(f"{where} is given twice, with a hyphen and with an underscore")
+        if name in PROGRAM_KEYS:
+            if not isinstance(value, str) and name != "threads":
+                raise wrong_value(where, "a text", value)
+            if value == "":
+                raise FedGAError(f"{where} is empty: give a value, or leave the key out")
+            program[name] = str(value)
+        elif name not in SETTINGS:
+            raise unknown_name(f"key in {path.name}", key, [*SETTINGS, *PROGRAM_KEYS])
+        elif isinstance(value, str):
+            settings[name] = _parse(where, name, value)
+        else:
+            entries = value if isinstance(value, list) else [value]
+            if not entries:
+                raise FedGAError(f"{where} is an empty array: give a value, or leave the key out")
+            settings[name] = [SETTINGS[name].kind.check(where, entry) for entry in entries]
+    return settings, program
+
+
+def build_sweep(flags: Mapping[str, Sequence[Any] | None], config: Path | None = None) -> Sweep:
+    """All runs that these flags (field name -> values, None where not given) and this TOML file describe.
+
+    >>> sweep = build_sweep({"dataset": ["mnist"], "algorithm": ["fedavg", "fedga"], "seed": [0, 1], "lr": [0.05]})
+    >>> [(run.algorithm, run.seed, run.lr, run.rounds) for run in sweep.runs]
+    [('fedavg', 0, 0.05, 100), ('fedavg', 1, 0.05, 100), ('fedga', 0, 0.05, 100), ('fedga', 1, 0.05, 100)]
+    >>> [line.source for line in sweep.provenance if line.setting in ("lr", "rounds")]
+    ['default (mnist, α=0.1)', '--lr']
+    """
+    given: dict[str, _Given] = {}
+    program: dict[str, str] = {}
+    if config is not None:
+        written, program = read_config(config)
+        given = {name: _Given(tuple(values), config.name) for name, values in written.items()}
+    for key, values in flags.items():
+        name = setting_name(key)
+        if name not in SETTINGS:
+            raise unknown_name("setting", key, SETTINGS)
+        if values:
+            flag = SETTINGS[name].flag
+            given[name] = _Given(tuple(SETTINGS[name].kind.check(flag, value) for value in values), flag)
+    if "dataset" in given:
+        given["dataset"] = replace(given["dataset"], values=tuple(map(_one_name, given["dataset"].values)))
+    for preset in given["preset"].values if "preset" in given else ():
+        if preset not in ("", *PRESETS):
+            raise unknown_name("preset", preset, PRESETS)
+    return _expand(given, program)
+
+
+def _one_name(dataset: str) -> str:
+    """A known data set under its one name, however it was spelt: presets and results go by it."""
+    source = find_source(dataset)
+    return dataset if source is None else source.name
+
+
+def _expand(given: dict[str, _Given], program: Mapping[str, str]) -> Sweep:
+    axes = _axes(given)
+    combined = math.prod(len(entry.values) for entry in axes.values())
+    if combined > _MOST_RUNS:
+        raise FedGAError(f"these lists make {combined:,} runs, and {_MOST_RUNS:,} are the most: give shorter lists")
+    runs: dict[str, RunSpec] = {}
+    seen: dict[str, list[_Origin]] = {name: [] for name in SETTINGS}
+    options: dict[str, list[_Origin]] = {}
+    for combination in itertools.product(*(entry.values for entry in axes.values())):
+        values, sources = _fill(dict(zip(axes, combination, strict=True)), axes)
+        run = RunSpec(**values)
+        runs.setdefault(run.run_id, run)
+        for name, (source, row) in sources.items():
+            seen[name].append(_Origin(getattr(run, name), source, row))
+        for option, value in _filled_options(run):
+            source = f"preset {run.preset}" if run.preset else "default"
+            options.setdefault(f"{run.algorithm_name} {option}", []).append(_Origin(value, source, run.dataset))
+    provenance = tuple(line for name, origins in {**seen, **options}.items() for line in _lines(name, origins))
+    several = tuple(name for name, entry in axes.items() if len(set(entry.values)) > 1)
+    return Sweep(tuple(runs.values()), provenance, several, dict(program))
+
+
+def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
+    """What is combined: the user's lists and the few defaults that are lists, in the order of the spec's fields."""
+    axes = dict(given)
+    demo = "dataset" not in given and "algorithm" not in given
+    if "partition" not in given and "client_column" in given and given["client_column"].values != (None,):
+        axes["partition"] = _Given(("natural",), given["client_column"].source)
+    axes.setdefault("partition", _Given(("dirichlet",), "default"))
+    axes.setdefault("dataset", _Given(("digits",), "default"))
+    axes.setdefault("algorithm", _Given(DEFAULT_ALGORITHMS, "default"))
+    axes.setdefault("alpha", _Given((DEFAULT_ALPHA,), "default"))
+    axes.setdefault("preset", _Given(DEMO["preset"] if demo else ("",), "default"))
+    axes.setdefault("seed", _Given(DEMO["seed"] if demo else (0,), "default"))
+    for name, readers in _READ_BY.items():
+        partitions = axes["partition"].values
+        if name in given and given[name].values != (None,) and not set(partitions) & set(readers):
+            flag, source = SETTINGS[name].flag, given[name].source
+            where = flag if source == flag else f"{name} in {source}"
+            raise FedGAError(
+                f"{where} is not read by --partition {','.join(partitions)}: "
+                f"leave it out, or choose --partition {', '.join(readers)}"
+            )
+    return {name: axes[name] for name in SETTINGS if name in axes}
+
+
+def _fill(chosen: dict[str, Any], axes: Mapping[str, _Given]) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
+    """One combination completed from preset and defaults; and for each setting its source and row of the table."""
+    for name, readers in _READ_BY.items():
+        if chosen["partition"] not in readers:
+            chosen.pop(name, None)
+    label = chosen["preset"]
+    preset = preset_settings(label, chosen["dataset"], chosen.get("alpha"))
+    values = {**preset.values, **chosen}
+    if values["server"] != preset.values["server"] and "server_rate" not in chosen:
+        values["server_rate"] = None  # a preset's rate belongs to its own optimiser, not to the user's
+    if chosen["partition"] == "natural":
+        values["clients"] = None
+    elif "active" not in chosen:
+        values["active"] = min(values["active"], values["clients"])  # few clients: all of them
+    values["algorithm_options"] = algorithm_defaults(chosen["dataset"], parse_algorithm(chosen["algorithm"])[0])
+    sources = {}
+    for name in SETTINGS:
+        if name in chosen:
+            sources[name] = (axes[name].source, "")
+        elif name in preset.values and values[name] == preset.values[name]:
+            sources[name] = (f"preset {label}" if label else "default", preset.row if name in preset.looked_up else "")
+        else:
+            sources[name] = ("default", "")
+    return values, sources
+
+
+def _filled_options(run: RunSpec) -> Options:
+    """The options of the run's algorithm that the user did not write herself."""
+    written = dict(parse_algorithm(run.algorithm)[1])
+    return tuple((option, value) for option, value in run.algorithm_options if option not in written)
+
+
+def _lines(name: str, origins: Sequence[_Origin]) -> list[Provenance]:
+    """The lines of one setting: a user's list on one, values of presets one by one with the rows they stand in."""
+    values: dict[str, dict[Any, dict[str, None]]] = {}  # source -> value -> rows
+    for origin in origins:
+        values.setdefault(origin.source, {}).setdefault(origin.value, {})[origin.row] = None
+    lines: dict[tuple[tuple[Any, ...], str], list[str]] = {}  # values and their rows -> sources that agree on them
+    for source, rows_of in values.items():
+        if any(any(rows) for rows in rows_of.values()):
+            for value, rows in rows_of.items():
+                lines.setdefault(((value,), f" ({_merge_rows(tuple(rows))})"), []).append(source)
+        else:
+            lines.setdefault((tuple(rows_of), ""), []).append(source)
+    return [Provenance(name, of, ", ".join(sources) + rows) for (of, rows), sources in lines.items()]
+
+
+def _merge_rows(rows: Sequence[str]) -> str:
+    """Rows of one data set behind its name: "mnist, α=0.1; mnist, α=1" is "mnist, α=0.1, α=1"."""
+    by_dataset: dict[str, list[str]] = {}
+    for row in rows:
+        dataset, _, alpha = row.partition(", ")
+        by_dataset.setdefault(dataset, []).append(alpha)
+    return "; ".join(", ".join([dataset, *filter(None, alphas)]) for dataset, alphas in by_dataset.items())

@@ -1,0 +1,103 @@
+"""What a setting may hold: one small object per kind of value, used for flags, TOML files and specs alike.
+
+``check`` takes a value and gives it back in its one canonical form (so that 1 and 1.0 make the same run); ``parse``
+takes the text of a flag. Both are told ``where`` the value stands, so that the error speaks the user's words.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedga.common.ranges import Number, shown_value, wrong_value
+from fedga.errors import FedGAError, unknown_name
+
+__all__ = ["Choice", "Kind", "Number", "Switch", "Text"]
+
+
+class Kind(Protocol):
+    """The values that one setting may take."""
+
+    def check(self, where: str, value: Any) -> Any:
+        """The value in canonical form, or a FedGAError that names ``where``."""
+
+    def parse(self, where: str, text: str) -> Any:
+        """The value written as ``text`` on the command line."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few names."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(self.names)}"
+
+    def check(self, where: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise wrong_value(where, str(self), value)
+        if value not in self.names:
+            raise unknown_name(where, value, self.names)
+        return value
+
+    def parse(self, where: str, text: str) -> str:
+        return self.check(where, text.strip())
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character, as of a file name in another encoding
+        return False
+    return True
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey them
+
+
+@dataclass(frozen=True)
+class Text:
+    """A name that others check (a data set, a model, a column), or a path."""
+
+    none: bool = False
+    empty: bool = False
+
+    def __str__(self) -> str:
+        return "a text" + (" (or none)" if self.none else "")
+
+    def check(self, where: str, value: Any) -> str | None:
+        if value is None and self.none:
+            return None
+        if not isinstance(value, str):
+            raise wrong_value(where, str(self), value)
+        if not value.strip() and not self.empty:
+            raise FedGAError(f"{where} is empty: give a name")
+        if _CONTROL.search(value) or not _is_unicode(value):
+            raise FedGAError(f"{where} {shown_value(value)} is not text that can be stored: give it another name")
+        return value.strip()
+
+    def parse(self, where: str, text: str) -> str | None:
+        return self.check(where, text)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """On or off."""
+
+    def __str__(self) -> str:
+        return "true or false"
+
+    def check(self, where: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise wrong_value(where, str(self), value)
+        return value
+
+    def parse(self, where: str, text: str) -> bool:
+        word = text.strip().lower()
+        if word in ("true", "yes", "on", "1"):
+            return True
+        if word in ("false", "no", "off", "0"):
+            return False
+        raise wrong_value(where, str(self), text)

@@ -1,0 +1,257 @@
+"""One run: every setting that determines its numbers, checked once and named by its content.
+
+``RunSpec`` is the value that crosses from the command line to data, engine and store. The name of a field is the name
+of its TOML key, of its column and (with hyphens) of its flag.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from fedga.common.ranges import shown_value, wrong_value
+from fedga.errors import FedGAError, unknown_name
+from fedga.spec.kinds import Choice, Kind, Number, Switch, Text
+
+Options = tuple[tuple[str, float | str], ...]
+
+PARTITIONS = ("dirichlet", "dirichlet-class", "even", "iid", "natural", "shards")
+READ_ALPHA = ("dirichlet", "dirichlet-class", "even")  # the partitions that need alpha
+SCHEDULES = ("constant", "cosine", "exponential")
+OPTIMIZERS = ("sgd", "adam")
+SERVERS = ("sgd", "momentum", "adam", "yogi")
+PRECISIONS = ("float32", "tf32")
+
+# Settings that came after the first runs were stored, at the value those runs had: a run keeps its id.
+_LATER = {"precision": "float32"}
+
+LONGEST_NAME = 80  # of an unknown setting, as it is repeated
+SITES = "sites/"  # before the name of a federation, where a data set would be named: its samples lie at its sites
+
+# Training computes in float32, which holds 1e-38 to 3e38. A rate is multiplied by gradients, by weights and by the last
+# hundredth of a schedule, so that both ends keep a wide distance from those.
+_TINY, _HUGE = 1e-30, 1e30
+_COUNT = Number(whole=True, least=1)
+
+
+def _setting(default: Any, kind: Kind, help: str, flag: str = "") -> Any:  # noqa: A002 - the metadata key is "help"
+    return field(default=default, metadata={"kind": kind, "help": help, "flag": flag})
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that determines the numbers of one run.
+
+    Two specs are the same run exactly when their ``run_id`` is the same. Values are brought to one canonical form, and
+    a bad one is refused in the words of its flag.
+
+    >>> spec = RunSpec(dataset="mnist", algorithm="fedprox:mu=0.01", alpha=1, seed=3)
+    >>> spec.alpha, spec.algorithm_name, spec.algorithm_options
+    (1.0, 'fedprox', (('mu', 0.01),))
+    >>> RunSpec.from_json(spec.to_json()) == spec
+    True
+    >>> RunSpec(alpha=-1)
+    Traceback (most recent call last):
+        ...
+    fedga.errors.FedGAError: --alpha must be a number above 0 (or none), not -1
+    """
+
+    dataset: str = _setting("digits", Text(), "data set: a known name, or the path of your own file or folder")
+    label_column: str | None = _setting(None, Text(none=True), "column of your table that holds the class")
+    client_column: str | None = _setting(None, Text(none=True), "column of your table that says whose sample it is")
+    partition: str = _setting("dirichlet", Choice(PARTITIONS), "how samples are dealt out to clients")
+    alpha: float | None = _setting(
+        None,
+        Number(above=0, none=True, smallest=1e-12, largest=1e12),  # beyond, every draw is its limit to the last sample
+        "Dirichlet concentration α: the smaller, the more skewed the clients' classes",
+    )
+    classes_per_client: int = _setting(2, _COUNT, "classes each client holds (partition shards)")
+    clients: int | None = _setting(
+        100, Number(whole=True, least=1, none=True), "number of clients (natural partitions bring their own)"
+    )
+    active: int = _setting(10, _COUNT, "clients drawn each round")
+    model: str = _setting("mlp", Text(), "network")
+    norm: str = _setting("batch", Choice(("batch", "group")), "normalisation layers of the network")
+    algorithm: str = _setting("fedga", Text(), "algorithm, with options as name:option=value")
+    algorithm_options: Options = field(default=(), metadata={"help": "options of the algorithm after preset and text"})
+    preset: str = _setting("", Text(empty=True), "named set of settings the run began from")
+    rounds: int = _setting(100, Number(whole=True, least=1, largest=10**9), "rounds of training")
+    local_epochs: int = _setting(
+        2, Number(whole=True, least=1, largest=10**4), "epochs each active client trains per round"
+    )
+    batch_size: int = _setting(64, _COUNT, "samples per local step")
+    optimizer: str = _setting("sgd", Choice(OPTIMIZERS), "optimiser of the clients")
+    lr: float = _setting(0.1, Number(above=0, smallest=_TINY, largest=_HUGE), "learning rate of the clients")
+    lr_schedule: str = _setting("constant", Choice(SCHEDULES), "how the clients' rate moves over the rounds")
+    momentum: float = _setting(0.0, Number(least=0, below=1), "momentum of the clients' SGD")
+    weight_decay: float = _setting(0.0, Number(least=0, smallest=_TINY, largest=_HUGE), "weight decay of the clients")
+    clip: float | None = _setting(
+        5.0,
+        Number(least=0, none=True, zero_is_none=True, smallest=_TINY, largest=_HUGE),
+        "largest gradient norm of a local step (0 or none: any)",
+    )
+    precision: str = _setting("float32", Choice(PRECISIONS), "precision of products on a GPU")
+    standardize: bool = _setting(False, Switch(), "give pixels mean 0 and deviation 1 per channel")
+    aggregation: str = _setting("samples", Choice(("samples", "uniform")), "weight of a client's update")
+    server: str = _setting("sgd", Choice(SERVERS), "optimiser of the server")
+    server_rate: float | None = _setting(
+        None,
+        Number(above=0, none=True, smallest=_TINY, largest=_HUGE),
+        "rate of the server's optimiser (none: that optimiser's own)",
+    )
+    server_average: float = _setting(
+        0.0,
+        Number(least=0, most=1, smallest=1e-4),  # 1 minus less is not exact in float32
+        "weight of the newest model in the server's average over rounds (0: no average)",
+    )
+    evaluate_every: int = _setting(1, _COUNT, "rounds between evaluations on the test split")
+    diagnose_every: int = _setting(
+        10, Number(whole=True, least=0), "rounds between class-wise looks at the active clients (0: never)"
+    )
+    seed: int = _setting(
+        0, Number(whole=True, least=0), "seed of partition, weights, client choice and batch order", flag="--seeds"
+    )
+
+    def __post_init__(self) -> None:
+        for name, setting in SETTINGS.items():
+            object.__setattr__(self, name, setting.kind.check(setting.flag, getattr(self, name)))
+        given = dict(_check_options(self.algorithm_options))
+        _, written = parse_algorithm(self.algorithm)
+        object.__setattr__(self, "algorithm_options", tuple(sorted({**given, **dict(written)}.items())))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """What no setting can tell alone."""
+        if self.partition == "natural":
+            object.__setattr__(self, "clients", None)  # the data say how many there are
+        elif self.clients is None:
+            raise FedGAError(f"--partition {self.partition} needs a number of --clients")
+        if self.clients is not None and self.active > self.clients:
+            raise FedGAError(
+                f"--active {self.active} is more than --clients {self.clients}: give --active {self.clients} or fewer"
+            )
+        if self.partition in READ_ALPHA:
+            if self.alpha is None:
+                raise FedGAError(f"--partition {self.partition} needs --alpha, for example --alpha 0.1")
+        elif self.alpha is not None:
+            raise FedGAError(
+                f"--alpha {self.alpha:g} means nothing with --partition {self.partition}: "
+                f"leave it out, or choose --partition {', '.join(READ_ALPHA)}"
+            )
+
+    @property
+    def algorithm_name(self) -> str:
+        """The algorithm without its options."""
+        return parse_algorithm(self.algorithm)[0]
+
+    @cached_property
+    def run_id(self) -> str:
+        """16 hexadecimal digits of the content: the same settings are the same run, on any machine."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces, shortest exact numbers; what came later is named where it is used."""
+        values = dataclasses.asdict(self)
+        for name, before in _LATER.items():
+            if values[name] == before:
+                del values[name]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunSpec:
+        """The spec that ``to_json`` wrote; a key of a later version is refused, since its meaning is unknown here."""
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise FedGAError(f"this is not the description of a run: {error}") from None
+        if not isinstance(values, dict):
+            raise FedGAError(f"the description of a run is a JSON object, not {shown_value(values)}")
+        names = [f.name for f in dataclasses.fields(cls)]
+        for name in values:
+            if name not in names:
+                raise unknown_name("setting", name[:LONGEST_NAME], names)
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of RunSpec as the user meets it."""
+
+    name: str
+    flag: str
+    help: str
+    kind: Kind
+    default: Any
+
+
+SETTINGS: Mapping[str, Setting] = {
+    f.name: Setting(
+        f.name, f.metadata["flag"] or "--" + f.name.replace("_", "-"), f.metadata["help"], f.metadata["kind"], f.default
+    )
+    for f in dataclasses.fields(RunSpec)
+    if "kind" in f.metadata
+}
+
+
+def parse_algorithm(text: str) -> tuple[str, Options]:
+    """Name and options of an algorithm written as ``name:option=value:option=value``.
+
+    >>> parse_algorithm("climb:epsilon=0.1:dual_rate=2")
+    ('climb', (('dual_rate', 2.0), ('epsilon', 0.1)))
+    >>> parse_algorithm("fedga:variant=clamped")
+    ('fedga', (('variant', 'clamped'),))
+    """
+    name, *rest = (part.strip() for part in text.split(":"))
+    options: dict[str, float | str] = {}
+    for part in rest:
+        option, equals, value = (piece.strip() for piece in part.partition("="))
+        option = option.replace("-", "_")
+        if not equals and (name.endswith(".py") or "." in name):
+            raise FedGAError(
+                f"--algorithm {text!r} is where an algorithm is defined: name it in fedga.toml, as `fedga new "
+                "algorithm` does, and give that name"
+            )
+        if not name or not equals or not option.isidentifier() or not value:
+            raise FedGAError(
+                f"--algorithm {text!r} has a bad option {part!r}: write name:option=value, for example fedprox:mu=0.01"
+            )
+        if option in options:
+            raise FedGAError(f"--algorithm {text!r} gives the option {option!r} twice")
+        options[option] = _option_value(text, option, value)
+    if not name:
+        raise FedGAError(f"--algorithm {text!r} has no name: write name:option=value, for example fedprox:mu=0.01")
+    return name, tuple(sorted(options.items()))
+
+
+def _option_value(algorithm: str, option: str, value: object) -> float | str:
+    """Numbers as finite floats, anything else as text."""
+    where = f"--algorithm {algorithm!r}: the option {option!r}"
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise wrong_value(where, "a number or a text", value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise wrong_value(where, "a finite number", value) from None
+    except ValueError:
+        return str(value)
+    if not math.isfinite(number):
+        raise wrong_value(where, "a finite number", value)
+    return number + 0.0
+
+
+def _check_options(options: object) -> Options:
+    """The field ``algorithm_options``, which JSON hands over as lists."""
+    if not isinstance(options, Iterable) or isinstance(options, (str, Mapping)):
+        raise FedGAError(f"algorithm_options must be pairs of name and value, not {shown_value(options)}")
+    pairs = []
+    for pair in options:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise FedGAError(f"algorithm_options must be pairs of name and value, not {shown_value(pair)}")
+        pairs.append((pair[0], _option_value("", pair[0], pair[1])))
+    return tuple(pairs)

@@ -1,0 +1,60 @@
+"""Checkpoint files of a results folder: whole or absent, and cleared away when nobody needs them.
+
+A file is written under another name, forced to disk and renamed; only then may the results file refer to it. Its name
+says which process wrote it, so that the leftovers of a killed one are told from the work of one that lives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from fedga.common.files import leftovers, sync_folder
+from fedga.common.owner import Owner
+
+_NAME = re.compile(r"(?:tmp-)?group-\d+\.round-\d+\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]+\.safetensors")
+
+
+def write_checkpoint(
+    folder: Path,
+    owner: Owner,
+    group_id: int,
+    round: int,  # noqa: A002 - the field's own name
+    write: Callable[[Path], None],
+) -> Path:
+    """The file that ``write`` fills, complete and on disk under a name that was never used before."""
+    _make_durable(folder)
+    final = folder / f"group-{group_id:04d}.round-{round:06d}.{owner}.{secrets.token_hex(4)}.safetensors"
+    partial = final.with_name(f"tmp-{final.name}")
+    try:
+        write(partial)
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.replace(final)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
+    return final
+
+
+def is_checkpoint_name(name: object) -> bool:
+    """Whether `write_checkpoint` may have called a file so: what stands in a results file must not lead elsewhere."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and not name.startswith("tmp-")
+
+
+def find_strays(folder: Path) -> list[Path]:
+    """Files here whose writer is gone: each is the group's current checkpoint, or of no use to anyone.
+
+    Ask the results file which are current *after* this: a writer found gone here can no longer change the answer.
+    """
+    return leftovers(folder, _NAME)
+
+
+def _make_durable(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)

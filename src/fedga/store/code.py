@@ -1,0 +1,94 @@
+"""Which code of the user's own a run depends on, beside its settings and its data."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedga.errors import FedGAError, quoted
+from fedga.plugins import KINDS, Plugin, parts
+from fedga.spec.settings import RunSpec
+from fedga.store.database import FILE_NAME, explained, open_for_reading
+from fedga.store.digests import Digests, damaged, has_table, seal_rows
+from fedga.store.records import METRICS
+
+
+def own_code(specs: Iterable[RunSpec], *, measured: bool = False) -> dict[Plugin, str]:
+    """The user's own algorithms and networks of these runs, her metrics if ``measured``, and digests of their code."""
+    from fedga.algorithms import ALGORITHMS, own_algorithms  # which load torch: results are read without it
+    from fedga.models import own_model
+
+    specs = list(specs)
+    names, models = {spec.algorithm_name for spec in specs} - ALGORITHMS.keys(), {spec.model for spec in specs}
+    used = [part for name, part in own_algorithms(installed=bool(names)).items() if name in names]
+    used += [part for name in sorted(models) if (part := own_model(name))]
+    used += parts("metrics", METRICS).values() if measured else []
+    return {part: part.digest() for part in used}
+
+
+def code_digest(code: Mapping[Plugin, str]) -> str:
+    """One digest of them all, equal wherever they are; empty where there are none."""
+    content = sorted(f"{part.kind}/{part.name}/{digest}" for part, digest in code.items())
+    return hashlib.sha256("\n".join(content).encode()).hexdigest() if content else ""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Code of the user's own as a folder's runs were made with it."""
+
+    kind: str  # a key of `fedga.plugins.KINDS`
+    name: str
+    digest: str
+    origin: str  # the file or module it was in
+
+    def __str__(self) -> str:
+        return f"{KINDS[self.kind]} {quoted(self.name)[1:-1]} ({quoted(self.origin)[1:-1]}, SHA-256 {self.digest[:12]})"
+
+    @property
+    def fate(self) -> str:
+        """What has become of it since; empty where it is here as it was."""
+        try:
+            part = parts(self.kind).get(self.name)
+            if part is None:
+                return "is not here"
+            return "" if part.digest() == self.digest else "has changed since"
+        except FedGAError:  # a project file that is damaged, or names files that are gone
+            return "is not here"
+
+
+def make_table(connection: sqlite3.Connection) -> None:
+    columns = "part TEXT PRIMARY KEY, digest TEXT NOT NULL, origin TEXT NOT NULL"
+    connection.execute(f"CREATE TABLE IF NOT EXISTS own_code ({columns})")
+
+
+def enter_code(connection: sqlite3.Connection, part: Plugin, digest: str) -> str:
+    """Note the code that runs are made with, inside the caller's transaction; returns the digest noted first."""
+    key = f"{part.kind}/{part.name}"
+    make_table(connection)
+    row = (key, digest, part.origin)
+    if connection.execute("INSERT OR IGNORE INTO own_code VALUES (?, ?, ?)", row).rowcount:
+        seal_rows(connection, f"code/{key}", [row])
+    (before,) = connection.execute("SELECT digest FROM own_code WHERE part = ?", (key,)).fetchone()
+    return str(before)
+
+
+def stored_code(folder: Path) -> list[Stored]:
+    """The code of the user's own that the runs of a folder were made with."""
+    with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
+        connection.execute("BEGIN")  # rows and their digests of one moment
+        if not has_table(connection, "own_code"):
+            return []
+        rows, digests = connection.execute("SELECT part, digest, origin FROM own_code").fetchall(), Digests(connection)
+        return [_stored(folder, digests, *row) for row in rows]
+
+
+def _stored(folder: Path, digests: Digests, key: str, digest: str, origin: str) -> Stored:
+    digests.check_rows(f"code/{key}", [(key, digest, origin)], "the list of your own code")
+    kind, _, name = str(key).partition("/")
+    if kind not in KINDS or not all(isinstance(text, str) for text in (key, digest, origin)):
+        raise damaged(folder / FILE_NAME, "the list of your own code")
+    return Stored(kind, name, digest, origin)

@@ -1,0 +1,353 @@
+"""The results file: its schema, how it is opened, and what its failures mean to the user.
+
+Write-ahead logging with ``synchronous=FULL``: a transaction that was reported as committed survives a kill and a power
+cut. The log needs memory shared between processes, which network file systems do not give; there the older rollback
+journal is used, slower and just as safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from fedga.common.files import require_regular
+from fedga.errors import FedGAError, quoted
+from fedga.store import digests
+from fedga.store.records import METRICS
+
+FILE_NAME = "results.sqlite"
+SCHEMA_VERSION = 2  # 1: of fedga 0.1, without digests
+BUSY_S = 60.0
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+_APPLICATION_ID = 0x66646761  # "fdga"
+_SHARED_MOUNTS = ("nfs", "cifs", "smb", "9p", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "afs", "glusterfs")
+
+IDENTITY = ("dataset", "alpha", "algorithm", "preset", "server", "seed")
+
+_SCHEMA = f"""
+CREATE TABLE groups (
+    id INTEGER PRIMARY KEY,
+    round INTEGER NOT NULL DEFAULT 0,
+    checkpoint TEXT,
+    owner TEXT,
+    heartbeat REAL NOT NULL DEFAULT 0
+);
+CREATE TABLE runs (
+    key INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL UNIQUE,
+    dataset TEXT NOT NULL,
+    alpha REAL,
+    algorithm TEXT NOT NULL,
+    preset TEXT NOT NULL,
+    server TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    spec TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'diverged')),
+    rounds_done INTEGER NOT NULL DEFAULT 0,
+    note TEXT NOT NULL DEFAULT '',
+    group_id INTEGER REFERENCES groups (id),
+    lane INTEGER
+);
+CREATE INDEX runs_by_identity ON runs ({", ".join(IDENTITY)});
+CREATE INDEX runs_by_group ON runs (group_id, lane);
+CREATE TABLE metrics (
+    run INTEGER NOT NULL REFERENCES runs (key),
+    round INTEGER NOT NULL,
+    {", ".join(f"{name} REAL" for name in METRICS)},
+    PRIMARY KEY (run, round)
+) WITHOUT ROWID;
+CREATE TABLE client_rounds (
+    run INTEGER NOT NULL REFERENCES runs (key),
+    round INTEGER NOT NULL,
+    arrays BLOB NOT NULL,
+    PRIMARY KEY (run, round)
+);
+CREATE VIEW results AS
+    SELECT run_id, {", ".join(IDENTITY)}, round, {", ".join(METRICS)} FROM metrics JOIN runs ON runs.key = metrics.run;
+"""
+
+
+_ALWAYS = {"groups", "runs", "metrics", "client_rounds", "results"}
+_NAMES = _ALWAYS | {"partitions", "own_metrics", "own_code", "digests"}
+
+
+def open_for_writing(folder: Path) -> sqlite3.Connection:
+    """The folder's file, made with its folder where it is not there yet."""
+    with explained(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise FedGAError(f"the output folder {str(folder)!r} is a file: give another --out") from None
+        connection = _connect(folder / FILE_NAME, "rwc")
+        try:
+            _refuse_foreign(folder, connection)
+            _set_journal(folder, connection)
+            connection.execute("PRAGMA synchronous = FULL")
+            with transaction(connection):
+                if _is_fresh(connection):
+                    _create(connection)
+                elif not digests.has_digests(connection):
+                    _add_digests(connection)
+            check_structure(folder, connection)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_for_reading(folder: Path) -> sqlite3.Connection:
+    """The folder's file as it is; nothing is created, and a folder that cannot be written to can still be read."""
+    path = folder / FILE_NAME
+    if not os.path.isfile(path):  # unlike Path.is_file, also False where the folder may not be entered
+        raise FedGAError(f"there are no results in {str(folder)!r}: no file {FILE_NAME} to be read there")
+    with explained(folder, reading=True):
+        connection = _connect(path, "rw")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            connection.close()
+            log = path.with_name(path.name + "-wal")
+            if log.exists() and log.stat().st_size:
+                raise
+            # Without its shared memory SQLite reads a logged file only on the promise that nobody writes it.
+            connection = _connect(path, "ro&immutable=1")
+        try:
+            _refuse_foreign(folder, connection)
+            if _is_fresh(connection):
+                raise FedGAError(f"there are no results in {str(folder)!r}: its {FILE_NAME} is empty")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_as_it_is(path: Path) -> sqlite3.Connection:
+    """A results file that may be damaged, to read whatever can be read of it."""
+    return _connect(path, "rw")
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """What the block reads is of one moment, whoever writes meanwhile; inside a transaction it is so already."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of the block or nothing of it, alone among writers from the first statement on."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def explained(folder: Path, reading: bool = False) -> Iterator[None]:
+    """Failures of the file and the disk as one sentence about the output folder.
+
+    Under a reader's block runs the code that prints, whose own troubles (a closed pipe) are none of the folder's.
+    """
+    try:
+        yield
+    except FedGAError:
+        raise
+    except Exception as error:
+        if _is_damage(error):
+            raise digests.damaged(folder / FILE_NAME, " ".join(str(error).split())[:160]) from error
+        sentence = explain(folder, error, reading)
+        if sentence is None or (reading and not isinstance(error, sqlite3.Error)):
+            raise
+        raise FedGAError(sentence) from error
+
+
+def explain(folder: Path, error: Exception, reading: bool = False) -> str | None:
+    """What this failure means to the user; None for one that is not about the folder.
+
+    >>> explain(Path("out"), OSError(errno.ENOSPC, "No space left on device"))
+    "the disk that holds 'out' is full: make room and repeat the command, what was finished is kept"
+    """
+    text, name = str(error), str(folder)
+    if _out_of_descriptors(error):
+        return "too few files may be open at once: raise the limit (ulimit -n), and give the same command again"
+    number = error.errno if isinstance(error, OSError) else None
+    # Writers outside Python's control (safetensors) put the system's error into a text of their own.
+    full = number in _FULL or "disk is full" in text or "No space left on device" in text
+    full = full or ("disk I/O error" in text and _no_room(folder))  # what SQLite says of the first page it cannot write
+    if full:
+        return f"the disk that holds {name!r} is full: make room and repeat the command, what was finished is kept"
+    unwritable = ("readonly database", "unable to open database file", "Permission denied", "Read-only file system")
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS) or any(sign in text for sign in unwritable):
+        if reading:
+            return f"the results in {name!r} cannot be read: {text}"
+        return f"the output folder {name!r} is not writable: change its permissions or give another --out"
+    if isinstance(error, sqlite3.DatabaseError) and ("not a database" in text or "encrypted" in text):
+        return f"{str(folder / FILE_NAME)!r} is damaged or is not a results file ({text}): give another --out"
+    if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "busy" in text):
+        return f"another process has kept {str(folder / FILE_NAME)!r} locked for {BUSY_S:g} s: try again later"
+    if isinstance(error, (sqlite3.OperationalError, OSError)):
+        return f"the output folder {name!r} cannot be used ({text}): give another --out"
+    return None
+
+
+def _out_of_descriptors(error: Exception) -> bool:
+    """Whether there are no more file descriptors; SQLite says only that it cannot open the file."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    if not isinstance(error, sqlite3.OperationalError) or "unable to open database file" not in str(error):
+        return False
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as refused:
+        return refused.errno in (errno.EMFILE, errno.ENFILE)
+    return False
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether SQLite says that the file is not as it wrote it; a schema of ours has all its tables and columns."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    text = str(error) if isinstance(error, sqlite3.Error) else ""
+    signs = (
+        "malformed",
+        "corrupt",
+        "not decode",
+        "no such table",
+        "no such column",
+        "file format",
+        "no such collation",
+    )
+    return any(sign in text for sign in signs)
+
+
+def _no_room(folder: Path) -> bool:
+    return folder.is_dir() and shutil.disk_usage(folder).free < 1 << 16
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    with suppress(FileNotFoundError):
+        require_regular(path)
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,  # the store guards it with a lock; its heartbeat is a thread
+    )
+    connection.execute("PRAGMA trusted_schema = OFF")  # a view of somebody else's calls no function of ours
+    return connection
+
+
+def _is_fresh(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+
+
+def _refuse_foreign(folder: Path, connection: sqlite3.Connection) -> None:
+    if _is_fresh(connection):
+        return
+    path = str(folder / FILE_NAME)
+    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+        raise FedGAError(f"{path!r} is a database of another program, or is damaged: give another --out")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version < 1:
+        raise digests.damaged(folder / FILE_NAME, f"its format is {version}")
+    if version > SCHEMA_VERSION:
+        raise FedGAError(
+            f"{path!r} was written by a newer fedga (format {version}, this one reads {SCHEMA_VERSION}): "
+            "upgrade fedga or give another --out"
+        )
+    _refuse_other_schema(folder, connection)
+    if digests.has_digests(connection) != (version > 1):
+        raise digests.damaged(folder / FILE_NAME, f"its format is {version}, which does not fit its digests")
+
+
+def _refuse_other_schema(folder: Path, connection: sqlite3.Connection) -> None:
+    """A file of somebody else may have views that never end, or triggers, under the names of our tables."""
+    kinds: dict[str, str] = dict(connection.execute("SELECT name, type FROM sqlite_master"))
+    for name, kind in kinds.items():
+        expected = "view" if name == "results" else "table"
+        if (name in _NAMES and kind != expected) or kind == "trigger":
+            raise digests.damaged(folder / FILE_NAME, f"its {quoted(name)} is a {kind}")
+    if missing := _ALWAYS - kinds.keys():
+        raise digests.damaged(folder / FILE_NAME, f"it has no {', '.join(sorted(missing))}")
+
+
+def check_structure(folder: Path, connection: sqlite3.Connection) -> None:
+    """Refuse to write into a file whose structure is damaged: rows would be lost, or found twice."""
+    with closing(connection.execute("PRAGMA integrity_check(1)")) as cursor:
+        (found,) = cursor.fetchone()
+    if found != "ok":
+        raise digests.damaged(folder / FILE_NAME, " ".join(str(found).split())[:160])
+
+
+def _add_digests(connection: sqlite3.Connection) -> None:
+    """Make a file of version 0.1 one of today's: what it holds is taken as it is."""
+    digests.make_table(connection)
+    digests.seal_everything(connection)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def without_digests(connection: sqlite3.Connection) -> None:
+    """Make the file one whose digests are not compared, inside the caller's transaction."""
+    connection.execute("DROP TABLE digests")
+    connection.execute("PRAGMA user_version = 1")
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    for statement in _SCHEMA.split(";"):  # executescript would commit first
+        connection.execute(statement)
+    digests.make_table(connection)
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _set_journal(folder: Path, connection: sqlite3.Connection) -> None:
+    wanted = "delete" if is_network_folder(folder) else "wal"
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            with closing(connection.execute(f"PRAGMA journal_mode = {wanted}")) as cursor:
+                cursor.fetchone()  # names the mode in force: where the log is not supported, it stays as it was
+            return
+        except sqlite3.OperationalError as error:
+            # Changing the mode does not wait for others by itself; and some file systems fail it outright.
+            if "locked" in str(error) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            elif wanted == "wal" and "disk is full" not in str(error) and "readonly" not in str(error):
+                wanted = "delete"
+            else:
+                raise
+
+
+def is_network_folder(folder: Path) -> bool:
+    """Whether the folder lies on a file system that several machines share (told on Linux only)."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return False
+    place = os.path.realpath(folder)
+    best, kind = "", ""
+    for line in mounts:
+        _, point, found, *_ = line.split(" ")
+        point = point.replace("\\040", " ")
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, found
+    return kind.startswith(_SHARED_MOUNTS)

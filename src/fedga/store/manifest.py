@@ -1,0 +1,203 @@
+"""A set of files that is swapped in whole: parts under names of their own, and one manifest that says which count.
+
+Parts lie in a folder ``parts`` that is theirs alone, called after their content (``metrics-1f0c9a77.parquet``), so that
+a new set can be written beside the old one.
+The old set counts until the manifest is replaced, in one step; then its parts are removed. Whoever is killed on the
+way, or finds the disk full, leaves the old set or the new one. The manifest has the size and SHA-256 of every part, and
+of itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fedga.common.files import open_regular, partial_name, remove_leftovers, sync_folder, write_whole
+from fedga.common.sealed import DamagedError
+from fedga.errors import FedGAError, quoted
+
+FILE_NAME, PARTS = "manifest.json", "parts"
+FORMAT = "fedga-archive-2"
+_BLOCK = 1 << 20
+_MOST_BYTES = 64 << 20  # of a manifest
+# What a part may be called, and the file it is in: letters that every file system takes, and no way out of the folder.
+_NAMED = re.compile(r"((checkpoints|models)/)?[\w=+. -]+\.(parquet|jsonl|npz|sqlite|safetensors|json)")
+_PART = re.compile(r"[\w=+. -]+-(?P<digest>[0-9a-f]{8})\.[a-z]+")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a set."""
+
+    file: str  # its name in the folder of parts
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The parts of a set by what they are called where they belong, such as ``checkpoints/group-0001….safetensors``."""
+
+    kind: str
+    parts: Mapping[str, Part]
+
+    def to_json(self) -> str:
+        parts = {name: [part.file, part.size, part.sha256] for name, part in sorted(self.parts.items())}
+        content = {"format": FORMAT, "kind": self.kind, "parts": parts}
+        return json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n"
+
+
+def _digest(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder; None where there is none. One that is damaged, or of a newer version, is refused."""
+    path = folder / FILE_NAME
+    try:
+        with open_regular(path) as file:
+            text = file.read(_MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise FedGAError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    try:
+        content = json.loads(text)
+        digest = content.pop("sha256")
+        whole = _digest(content) == digest
+        if whole and content["format"] != FORMAT:
+            raise FedGAError(f"{path} is of format {quoted(content['format'])}: read it with a newer fedga")
+        kind = str(content["kind"])
+        parts = {name: Part(str(file), int(size), str(sha)) for name, (file, size, sha) in content["parts"].items()}
+    except FedGAError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        whole = False
+    if not whole or not all(_NAMED.fullmatch(name) and _PART.fullmatch(part.file) for name, part in parts.items()):
+        raise DamagedError(f"{path} is damaged, or is not the manifest of an archive: bring a whole copy")
+    return Manifest(kind, parts)
+
+
+def check_parts(folder: Path, manifest: Manifest) -> None:
+    """Refuse a set from which a part is missing, or of which one is not as it was written."""
+    for part in manifest.parts.values():
+        path = folder / PARTS / part.file
+        try:
+            whole = _hashed(path, part.size) == (part.size, part.sha256)
+        except FileNotFoundError:
+            raise DamagedError(
+                f"the archive {str(folder)!r} is incomplete ({part.file} is missing): bring a whole copy"
+            ) from None
+        except OSError as error:
+            raise FedGAError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+        if not whole:
+            raise DamagedError(f"{path} is damaged (it does not match the archive's manifest): bring a whole copy")
+
+
+def _hashed(path: Path, most: int) -> tuple[int, str]:
+    """Size and SHA-256 of a file; of one that is longer than promised, only that it is."""
+    digest, size = hashlib.sha256(), 0
+    with open_regular(path) as file:
+        while size <= most and (block := file.read(_BLOCK)):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
+
+
+class Writer:
+    """A new set of parts, that nobody sees before all of them are there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / PARTS
+        self.parts: dict[str, Part] = {}
+        self._made: list[Path] = []
+
+    def add(self, name: str, content: bytes | Path) -> None:
+        """A part from bytes, or copied from a file."""
+        if not _NAMED.fullmatch(name):
+            raise FedGAError(f"{quoted(name)} is no name of ours, and an archive holds no others: move it elsewhere")
+        partial = partial_name(self.folder / PurePosixPath(name).name)
+        try:
+            with partial.open("xb") as file:
+                digest, size = hashlib.sha256(), 0
+                for block in _blocks(content):
+                    file.write(block)
+                    digest.update(block)
+                    size += len(block)
+                file.flush()
+                os.fsync(file.fileno())
+            stem, suffix = PurePosixPath(name).stem, PurePosixPath(name).suffix
+            final = self.folder / f"{stem}-{digest.hexdigest()[:8]}{suffix}"
+            if not final.exists():
+                self._made.append(final)
+            partial.replace(final)
+        finally:
+            partial.unlink(missing_ok=True)
+        self.parts[name] = Part(final.name, size, digest.hexdigest())
+
+    def give_up(self) -> None:
+        """Remove what was written; the old set is as it was."""
+        for path in self._made:
+            path.unlink(missing_ok=True)
+
+
+def _blocks(content: bytes | Path) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    with open_regular(content) as file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
+@contextmanager
+def replacing(folder: Path, kind: str) -> Iterator[Writer]:
+    """Write a new set into a folder: it takes the place of the one there at the end of the block, or not at all."""
+    (folder / PARTS).mkdir(parents=True, exist_ok=True)
+    if (folder / PARTS).is_symlink():
+        raise FedGAError(f"{folder / PARTS} is a link, where a folder of its own is expected: remove it")
+    writer = Writer(folder)
+    try:
+        yield writer
+        manifest = Manifest(kind, writer.parts)
+        check_parts(folder, manifest)
+        sync_folder(folder / PARTS)
+        write_whole(folder / FILE_NAME, manifest.to_json(), synced=True)
+    except BaseException:
+        if not _counts(folder, writer.parts):  # an interrupt may come right after the swap
+            writer.give_up()
+        raise
+    sync_folder(folder)
+    _remove_older(folder, manifest)
+
+
+def _is_part(path: Path) -> bool:
+    """Whether a file is called after its own content, as parts are, and not by accident."""
+    match = _PART.fullmatch(path.name)
+    if match is None or path.is_symlink() or not path.is_file():
+        return False
+    return _hashed(path, path.stat().st_size)[1].startswith(match["digest"])
+
+
+def _counts(folder: Path, parts: Mapping[str, Part]) -> bool:
+    try:
+        manifest = read_manifest(folder)
+    except FedGAError:
+        return False
+    return manifest is not None and manifest.parts == parts
+
+
+def _remove_older(folder: Path, manifest: Manifest) -> None:
+    """Parts that no longer count: of the set that was replaced, or of a writer that was killed before its end."""
+    counts = {part.file for part in manifest.parts.values()}
+    for path in (folder / PARTS).iterdir():
+        if path.name not in counts and _is_part(path):
+            path.unlink(missing_ok=True)
+    for place in (folder, folder / PARTS):
+        remove_leftovers(place)

@@ -1,0 +1,240 @@
+"""From specs to lanes: data loaded and dealt out once for all runs, names checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedga.algorithms import make_algorithm
+from fedga.data import Dataset, Federation, load_dataset, make_federation
+from fedga.data.assemble import listed
+from fedga.data.formats.files import Progress
+from fedga.engine.evaluation.metrics import Metric, own_metrics
+from fedga.engine.stack.lanes import Lane
+from fedga.engine.stack.stacked import StackedModel
+from fedga.errors import FedGAError
+from fedga.models import build_model, own_model
+from fedga.spec.settings import RunSpec
+from fedga.store.records import Partition
+
+Made = TypeVar("Made")
+CLIENTS_KEPT = 1000  # of a partition, for a report's heat map
+SMALL_VALUE, LARGE_VALUE = 0.01, 10.0  # outside, the usual size of a column's values asks for standardisation
+FEW_SAMPLES = 5  # of a client on average: below, it is said
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` takes a GPU where there is one.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise FedGAError(f"--device {name} is not a device: give auto, cpu, cuda or cuda:1") from None
+    if device.type not in ("cpu", "cuda"):
+        raise FedGAError(f"--device {name} is not supported: give auto, cpu, cuda or cuda:1")
+    if device.type == "cpu" and device.index:
+        raise FedGAError(f"--device {name} is not there, the processor is one device: give --device cpu")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise FedGAError(f"--device {name} was asked for and PyTorch finds no CUDA device here: give --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise FedGAError(f"--device {name} was asked for and there are only {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def dealt_out(dataset: Dataset, spec: RunSpec) -> Federation:
+    """The clients of a run."""
+    return make_federation(
+        dataset,
+        spec.partition,
+        clients=spec.clients,
+        seed=spec.seed,
+        alpha=spec.alpha,
+        classes_per_client=spec.classes_per_client,
+    )
+
+
+class Preparation:
+    """Everything the runs of a command need, each piece made once."""
+
+    def __init__(
+        self, specs: Sequence[RunSpec], data_dir: Path | None = None, progress: Progress | None = None
+    ) -> None:
+        self._data_dir, self._progress = data_dir, progress
+        self._datasets: dict[tuple[Any, ...], Dataset] = {}
+        self._federations: dict[tuple[Any, ...], Federation] = {}
+        if specs:
+            _ = self.metrics  # tried before anything runs
+        for spec in specs:
+            make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+        for spec in {(s.dataset, s.model, s.norm): s for s in specs}.values():
+            self._check_model(spec)
+        for spec in specs:
+            self.federation(spec)
+
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """Those of the user's own, whose code is run where something is trained and nowhere else."""
+        return own_metrics()
+
+    def dataset(self, spec: RunSpec) -> Dataset:
+        key = (spec.dataset, spec.label_column, spec.client_column)
+        if key not in self._datasets:
+            self._datasets[key] = load_dataset(
+                spec.dataset,
+                data_dir=self._data_dir,
+                label_column=spec.label_column,
+                client_column=spec.client_column,
+                progress=self._progress,
+            )
+        return self._datasets[key]
+
+    def federation(self, spec: RunSpec) -> Federation:
+        dataset = self.dataset(spec)
+        key = (id(dataset), spec.partition, spec.clients, spec.seed, spec.alpha, spec.classes_per_client)
+        if key not in self._federations:
+            self._federations[key] = dealt_out(dataset, spec)
+        return self._federations[key]
+
+    def fit_active(self, specs: Sequence[RunSpec], chosen: bool) -> list[RunSpec]:
+        """The specs with no more active clients than their data bring; an error where the user ``chose`` the number."""
+        fitted = []
+        for spec in specs:
+            clients = self.federation(spec).num_clients
+            if spec.active > clients and chosen:
+                raise FedGAError(
+                    f"--active {spec.active} is more than the {clients} clients that --partition {spec.partition} "
+                    f"gives: use --active {clients} or fewer"
+                )
+            fitted.append(replace(spec, active=min(spec.active, clients)))
+        return fitted
+
+    def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]:
+        """Content hash of every run's data, by run id."""
+        return {spec.run_id: self.dataset(spec).fingerprint for spec in specs}
+
+    def hints(self, specs: Sequence[RunSpec]) -> list[str]:
+        """What a user should know of these data before they train; most often nothing."""
+        found: dict[str, None] = {}
+        for spec in specs:
+            dataset, name = self.dataset(spec), Path(spec.dataset).name
+            found |= dict.fromkeys(_never_measured(dataset, name))
+            found |= dict.fromkeys(_unused(self.federation(spec), spec, name))
+            if not spec.standardize:
+                found |= dict.fromkeys(_unlike_columns(dataset, name))
+        return list(found)
+
+    def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]:
+        """Who holds which classes: of each way the data are dealt out, the lowest seed and the first clients."""
+        chosen: dict[tuple[Any, ...], RunSpec] = {}
+        for spec in sorted(specs, key=lambda spec: spec.seed):
+            chosen.setdefault((spec.dataset, spec.partition, spec.alpha, spec.clients), spec)
+        kept = []
+        for spec in chosen.values():
+            federation = self.federation(spec)
+            names, counts = federation.dataset.class_names, federation.class_counts[:CLIENTS_KEPT]
+            place = (spec.dataset, spec.partition, spec.alpha, federation.num_clients, spec.seed)
+            called = federation.dataset.client_names[:CLIENTS_KEPT] if spec.partition == "natural" else ()
+            kept.append(Partition(*place, names, counts, called))
+        return kept
+
+    def lane(self, spec: RunSpec) -> Lane:
+        dataset = self.dataset(spec)
+        model = build_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm, seed=spec.seed)
+        algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+        return Lane(spec, self.federation(spec), algorithm, model, self.metrics)
+
+    def _check_model(self, spec: RunSpec) -> None:
+        """Refuse a network that does not fit the data, or the engine, now, not in the middle of a sweep."""
+        dataset = self.dataset(spec)
+        network = fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
+        if own_model(spec.model):
+            StackedModel(network).check(dataset.input_shape)
+
+
+def _never_measured(dataset: Dataset, name: str) -> list[str]:
+    counts = np.bincount(dataset.test_targets, minlength=dataset.num_classes)
+    unseen = [label for label, count in zip(dataset.class_names, counts, strict=True) if not count]
+    if not unseen:
+        return []
+    return [
+        f"the test split of {name} has no sample of class {listed(unseen)}, so nothing is measured of it: add "
+        "samples (every fifth of a class is held out), or a column split that says train or test"
+    ]
+
+
+def _unused(federation: Federation, spec: RunSpec, name: str) -> list[str]:
+    """What the data say, or hold, and this way of dealing them out leaves aside."""
+    found, used, there_are = [], int(federation.sizes.sum()), len(federation.dataset.train_targets)
+    if federation.dataset.train_clients is not None and spec.partition != "natural":
+        found.append(
+            f"{name} says whose sample each one is, and --partition {spec.partition} deals them out anew: give "
+            "--partition natural to leave them where they are"
+        )
+    if spec.partition != "natural" and used < FEW_SAMPLES * federation.num_clients:
+        found.append(
+            f"{federation.num_clients} clients hold {used:,} of the {there_are:,} training samples of {name}, "
+            f"{used / federation.num_clients:.1f} each: give fewer --clients"
+        )
+    return found
+
+
+def _unlike_columns(dataset: Dataset, name: str) -> list[str]:
+    """A rate that suits numbers around 1 is far too large for a weight in grams and far too small for one in tons."""
+    inputs = dataset.train_inputs
+    if inputs.ndim != 2 or inputs.dtype == np.uint8:
+        return []
+    usual, sizes = np.sqrt(np.square(inputs, dtype=np.float64).mean(0)), np.abs(inputs).max(0)
+    if not ((usual > 0) & ((usual < SMALL_VALUE) | (usual > LARGE_VALUE))).any():
+        return []
+    least, most = sizes[sizes > 0].min(), sizes.max()
+    return [
+        f"the largest values in the columns of {name} lie between {least:,.4g} and {most:,.4g}, and the network may "
+        "learn little or nothing from such columns as they are: give --standardize true"
+    ]
+
+
+def fitting_model(name: str, input_shape: tuple[int, ...], num_classes: int, *, norm: str = "batch") -> nn.Module:
+    """The network of that name, after it has shown that it turns such samples into such classes."""
+    if num_classes < 2:
+        raise FedGAError("the data have a single class, so there is nothing to tell apart: give samples of two or more")
+    shape = "×".join(map(str, input_shape))
+    model = _attempt(
+        f"model {name} cannot be made for samples of shape {shape} in {num_classes} classes",
+        lambda: build_model(name, input_shape, num_classes, norm=norm).eval(),
+    )
+    with torch.no_grad():
+        logits = _attempt(
+            f"model {name} cannot read samples of shape {shape}", lambda: model(torch.zeros(2, *input_shape))
+        )
+    if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
+        found = f"shape {tuple(logits.shape[1:])}" if isinstance(logits, Tensor) else f"type {type(logits).__name__}"
+        raise FedGAError(
+            f"model {name} gives outputs of {found} where {num_classes} classes are to be told apart: its last layer "
+            f"must have {num_classes} outputs"
+        )
+    return model
+
+
+def _attempt(failure: str, action: Callable[[], Made]) -> Made:
+    """A network may be the user's own code: whatever it raises becomes a sentence; ``--traceback`` shows the place."""
+    try:
+        return action()
+    except (FedGAError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:160]
+        raise FedGAError(
+            f"{failure} ({type(error).__name__}: {reason}): correct it, or choose another model"
+        ) from error

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedga import FedGAError, simulate
+from fedga.algorithms import Algorithm, Sent, Server
+from fedga.data.federation import Dataset, Federation
+from tests.engine.runs import make_uneven_federation
+
+
+def network(outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))
+
+
+def test_own_module_and_own_algorithm_object(pictures: Dataset) -> None:
+    torch.manual_seed(0)
+    start = network(4)
+    before = start[1].weight.detach().clone()
+    seen = []
+    result = simulate(
+        make_uneven_federation(pictures),
+        start,
+        Algorithm(),
+        rounds=3,
+        active=2,
+        server_average=0.5,
+        on_round=seen.append,
+    )
+    assert [row["round"] for row in result.rounds] == [1, 2, 3]
+    assert len(seen) == 3
+    assert torch.equal(start[1].weight, before)  # what the caller gave is left alone
+    assert not torch.equal(result.model[1].weight, before)
+    assert result.averaged_model is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"learning_rate": 0.1}, "unknown setting 'learning_rate'"),
+        ({"alpha": 0.1}, "alpha is part of the federation"),
+        ({"clients": 3}, "clients is part of the federation"),
+        ({"preset": "strong"}, "unknown setting 'preset'"),
+        ({"rounds": 0}, "^rounds must be"),
+        ({"active": 7}, "^active 7 is more than clients 6"),
+        ({"model": network(3)}, "one output per class"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], words: str, pictures: Dataset) -> None:
+    with pytest.raises(FedGAError, match=words):
+        simulate(make_uneven_federation(pictures), **settings)
+
+
+def test_a_client_without_samples_is_named(pictures: Dataset) -> None:
+    with pytest.raises(FedGAError, match="client 1 of the federation has no samples"):
+        simulate(Federation(pictures, np.arange(10), np.array([0, 5, 5, 10])))
+
+
+def test_a_run_that_diverges_says_so(pictures: Dataset) -> None:
+    result = simulate(make_uneven_federation(pictures), algorithm="fedavg", rounds=5, active=2, lr=1e30, clip=None)
+    assert result.diverged
+    assert len(result.rounds) < 5
+
+
+def test_a_network_in_double_precision(pictures: Dataset) -> None:
+    """Under torch's default dtype, which is not the network's."""
+    result = simulate(
+        make_uneven_federation(pictures), network(4).double(), "scaffold", rounds=2, active=2, server_average=0.5
+    )
+    assert result.model[1].weight.dtype == torch.float64
+    assert len(result.rounds) == 2
+
+
+@dataclass(frozen=True)
+class Asks(Algorithm):
+    """Sends something, which may come from the output layer."""
+
+    output: bool = False
+
+    downloads: ClassVar[tuple[Sent, ...]] = (Sent("mean", "1"),)
+
+    def broadcast(self, server: Server) -> dict[str, Tensor]:
+        start = server.last_layer[0] if self.output else server.num_classes
+        return {"mean": server.params[start:].mean()}
+
+
+def test_only_an_algorithm_that_reads_the_output_layer_needs_one(pictures: Dataset) -> None:
+    convolution = nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten())
+    federation = make_uneven_federation(pictures)
+    assert not simulate(federation, convolution, Asks(), rounds=1, active=2).diverged
+    with pytest.raises(FedGAError, match=r"the model has no output layer with weights \[4, features\].*nn.Linear"):
+        simulate(federation, convolution, Asks(output=True), rounds=1, active=2)
+    assert not simulate(federation, network(4), Asks(output=True), rounds=1, active=2).diverged

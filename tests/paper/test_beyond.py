@@ -1,0 +1,425 @@
+"""What explains FedGA's lead: runs sorted into arms, and what picture, table and words say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fedga.drawing import style
+from fedga.errors import FedGAError
+from fedga.paper.report.arms import ALL, AXES, NO_SKEW, NONE, SETTINGS, Arm, arms, places, setting_name
+from fedga.paper.report.beyond import beyond_table, beyond_words
+from fedga.paper.report.beyond_picture import beyond_picture
+from fedga.report.curves import Curve
+from fedga.spec.settings import RunSpec
+from tests.report.test_figures import assert_nothing_is_clipped, texts
+
+SWITCHED = {
+    "pixels": {"standardize": True},
+    "momentum": {"server": "momentum"},
+    "schedule": {"lr_schedule": "cosine"},
+    "decay": {"weight_decay": 0.001},
+}
+PIXELS, MOMENTUM, SCHEDULE, DECAY = (frozenset({axis}) for axis in SWITCHED)
+# Setting -> accuracy of FedAvg and FedGA, last model; the averaged one is two points above FedAvg's, one above FedGA's.
+LEVELS: Mapping[frozenset[str], tuple[float, float]] = {
+    NONE: (0.70, 0.80),
+    PIXELS: (0.86, 0.88),
+    MOMENTUM: (0.88, 0.85),
+    SCHEDULE: (0.65, 0.75),
+    DECAY: (0.69, 0.81),
+    **{ALL - {axis}: (0.90, 0.91 - 0.02 * (axis == "momentum")) for axis in AXES},
+    ALL: (0.90, 0.92),
+}
+EVEN = {NONE: 0.85, ALL: 0.94}
+FAILED = {**LEVELS, MOMENTUM: (0.08, 0.09), DECAY: (0.20, 0.81), ALL - {"pixels"}: (0.10, 0.12)}
+
+
+def spec(algorithm: str, axes: Iterable[str], seed: int = 0, **settings: object) -> RunSpec:
+    switched = {name: value for axis in axes for name, value in SWITCHED[axis].items()}
+    return RunSpec(dataset="mnist", alpha=0.05, algorithm=algorithm, seed=seed, **{**switched, **settings})  # type: ignore[arg-type]
+
+
+def curve(of: RunSpec, accuracy: float, averaged: float, status: str = "done") -> Curve:
+    values = {"accuracy": np.array([0.1, accuracy]), "averaged_accuracy": np.array([0.1, averaged])}
+    return Curve({"algorithm": of.algorithm}, of.seed, np.array([1, 20]), values, status, of.run_id)
+
+
+def make_arms(
+    levels: Mapping[frozenset[str], tuple[float, float]] = LEVELS,
+    seeds: int = 3,
+    even: bool = True,
+    stuck: Collection[tuple[str, frozenset[str]]] = (),
+) -> list[Arm]:
+    """Arms of these levels; of those ``stuck`` the first seed stays where it began."""
+    specs, curves = {}, []
+    for seed in range(seeds):
+        noise = 0.01 * (seed - (seeds - 1) / 2)
+        for axes, of_setting in levels.items():
+            for algorithm, level, bonus in zip(("fedavg", "fedga"), of_setting, (0.02, 0.01), strict=True):
+                one = spec(algorithm, axes, seed)
+                specs[one.run_id] = one
+                began = seed == 0 and (algorithm, axes) in stuck
+                ends = (0.1, 0.1) if began else (level + noise, level + bonus + noise)
+                curves.append(curve(one, *ends))
+        for axes, level in EVEN.items() if even else ():
+            one = spec("fedavg", axes, seed, partition="even")
+            specs[one.run_id] = one
+            curves.append(curve(one, level + noise, level - 0.01 + noise))
+    return arms(curves, specs)
+
+
+def test_runs_are_sorted_by_what_is_switched_on() -> None:
+    found = {(arm.algorithm, arm.axes, arm.partition): arm for arm in make_arms()}
+    assert len(found) == 2 * len(LEVELS) + len(EVEN)
+    assert [one.seed for one in found["fedga", PIXELS, "dirichlet"].curves] == [0, 1, 2]
+    assert found["fedavg", ALL, "even"].even
+    [place] = places(list(found.values()))
+    assert place.name == "MNIST, α = 0.05"
+    assert place.lead(NONE, "last") == pytest.approx(10)
+    assert place.lead(NONE, "averaged") == pytest.approx(9)
+    assert place.remains(PIXELS, "last") == pytest.approx(0.2)
+    assert place.without_skew(ALL).mean == pytest.approx(0.94)
+    assert place.best == ("fedga", ALL, "averaged")
+
+
+def test_an_arm_fails_below_half_of_its_own_paper_setting_and_says_little_with_a_stuck_run() -> None:
+    levels = {NONE: (0.60, 0.90), PIXELS: (0.31, 0.447), DECAY: (0.62, 0.91)}
+    [place] = places(make_arms(levels, stuck=[("fedavg", DECAY)]))
+    assert [place.fails(name, PIXELS, "last") for name in ("fedavg", "fedga")] == [False, True]
+    assert not place.fails("fedga", PIXELS, "averaged")  # 0.457 of 0.91
+    assert not place.fails("fedavg", ALL, "last")  # there is none
+    decay = place.find("fedavg", DECAY)
+    assert decay is not None
+    assert decay.stuck == 1
+    assert not place.fails("fedavg", DECAY, "last")
+    assert [place.trains(name, DECAY, "last") for name in ("fedavg", "fedga")] == [False, True]
+    assert np.isnan(place.remains(DECAY, "last"))
+    assert place.lead(DECAY, "last") > 40
+
+
+def test_two_settings_under_one_name_and_a_run_without_settings_are_refused() -> None:
+    first, second = spec("fedavg", ()), spec("fedavg", (), 1, lr=0.3)
+    curves = [curve(first, 0.5, 0.5), curve(second, 0.6, 0.6)]
+    with pytest.raises(FedGAError, match="fedavg on mnist have the same axes but differ in lr"):
+        arms(curves, {first.run_id: first, second.run_id: second})
+    with pytest.raises(FedGAError, match=r"settings of run .* are missing"):
+        arms(curves, {first.run_id: first})
+    looked_at = spec("fedavg", (), 1, evaluate_every=7)
+    assert len(arms([curves[0], curve(looked_at, 0.6, 0.6)], {one.run_id: one for one in (first, looked_at)})) == 1
+
+
+def test_a_dot_is_an_accuracy_and_the_line_between_two_is_the_lead() -> None:
+    figure = beyond_picture(make_arms())
+    [axes] = figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names[:2] == ["the paper's setting", "+ standardised pixels"]
+    assert names[-1] == "all four (strong)"
+    assert len(names) == len(SETTINGS)
+    dots = {(line.get_label(), round(line.get_ydata()[0])): line.get_xdata()[0] for line in axes.get_lines()}
+    assert dots["fedavg, last", 0] == pytest.approx(0.70)
+    assert dots["fedga, averaged", 1] == pytest.approx(0.89)
+    lines = {
+        line.get_label(): line.get_xdata()[0] for line in axes.get_lines() if line.get_label().startswith("no skew")
+    }
+    assert lines == {"no skew, paper's setting": pytest.approx(0.85), "no skew, all four": pytest.approx(0.94)}
+    leads = [line.get_xdata() for line in axes.get_lines() if line.get_label() == "_lead"]
+    np.testing.assert_allclose(leads[0], [0.70, 0.80])
+    written = [text.get_text() for text in axes.texts]
+    assert written[:4] == ["+10.0", "+9.0", "+2.0", "+1.0"]
+    assert "−3.0" in written
+    assert "Best: " in texts(figure)
+    assert_nothing_is_clipped(figure)
+
+
+def test_a_setting_in_which_training_failed_is_an_arrow_in_a_strip_beside_the_scale_with_its_number() -> None:
+    [axes] = beyond_picture(make_arms({**LEVELS, DECAY: (0.20, 0.62)})).axes
+    arrows = [line for line in axes.get_lines() if line.get_marker() == "<"]
+    assert [line.get_label() for line in arrows] == ["_fedavg", "_fedavg"]
+    left = axes.get_xlim()[0]
+    assert left > 0.5
+    assert {line.get_xdata()[0] for line in arrows} == {left}
+    assert {"0.200", "0.220"} <= {text.get_text() for text in axes.texts}
+    [strip] = axes.patches
+    ends = strip.get_extents().transformed(axes.transData.inverted())
+    assert ends.x0 == pytest.approx(left)
+    assert ends.x1 < min(axes.get_xticks())
+    whole = beyond_picture(make_arms()).axes[0]
+    assert not whole.patches
+    assert not [line for line in whole.get_lines() if line.get_marker() == "<"]
+
+
+def test_no_dot_lies_on_a_number() -> None:
+    close = {**LEVELS, DECAY: (0.20, 0.60), SCHEDULE: (0.61, 0.21)}  # the dots are as low as the scale goes
+    figures = (beyond_picture(make_arms(close)), beyond_picture(three_data_sets(close)))
+    for axes in (axes for figure in figures for axes in figure.axes):
+        axes.figure.draw_without_rendering()
+        numbers = [text.get_window_extent() for text in axes.texts if text.get_text().startswith("0.2")]
+        assert len(numbers) == 4
+        dots = [line for line in axes.get_lines() if line.get_marker() in ("o", "*")]
+        assert len(dots) == 4 * len(LEVELS) - 4
+        for line in dots:
+            x, y = axes.transData.transform((line.get_xdata()[0], line.get_ydata()[0]))
+            reach = line.get_markersize() / 2 * axes.figure.dpi / 72
+            for box in numbers:
+                assert not (box.x0 - reach < x < box.x1 + reach and box.y0 - 1 < y < box.y1 + 1), line.get_label()
+
+
+def test_the_caption_counts_the_runs_that_are_not_like_the_others_in_one_sentence() -> None:
+    assert _caption(make_arms()).endswith(NO_SKEW)
+    odd = make_arms(FAILED, stuck=[("fedavg", PIXELS), ("fedga", SCHEDULE)])
+    runs = 3 * 2 * len(LEVELS)
+    told = f"Arrows in a grey strip mark settings off the scale; 2 of {runs} runs never left the start plateau."
+    assert _caption(odd).endswith(f"{NO_SKEW} {told}")
+    assert _caption([arm for arm in odd if not arm.even]).endswith(f"Lead: FedGA less FedAvg, in points. {told}")
+
+
+def _caption(found: list[Arm]) -> str:
+    """What stands around the panels, which ends with the caption."""
+    return " ".join(text.get_text() for text in beyond_picture(found).texts)
+
+
+def test_no_text_of_the_picture_covers_another() -> None:
+    for figure in (
+        beyond_picture(make_arms(FAILED)),
+        beyond_picture(three_data_sets()),
+        beyond_picture(three_data_sets(FAILED)),
+    ):
+        assert_no_text_covers_another(figure)
+        assert_nothing_is_clipped(figure)
+
+
+def three_data_sets(levels: Mapping[frozenset[str], tuple[float, float]] = LEVELS) -> list[Arm]:
+    return [replace(arm, dataset=name) for name in ("svhn", "mnist", "cifar10") for arm in make_arms(levels)]
+
+
+def assert_no_text_covers_another(figure: Figure) -> None:
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    figure.draw_without_rendering()
+    written = [text for axes in figure.axes if axes.get_visible() for text in axes.texts if text.get_text()]
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in written]
+    for number, (first, box) in enumerate(boxes):
+        for second, other in boxes[number + 1 :]:
+            apart = box.x1 <= other.x0 or other.x1 <= box.x0 or box.y1 <= other.y0 + 2 or other.y1 <= box.y0 + 2
+            assert apart, (first, second)
+
+
+def test_data_sets_stand_side_by_side_in_the_order_of_the_paper() -> None:
+    figure = beyond_picture(three_data_sets())
+    heads = [next(text.get_text() for text in axes.texts if text.get_weight() == "bold") for axes in figure.axes]
+    assert heads == ["MNIST, α = 0.05", "CIFAR-10, α = 0.05", "SVHN, α = 0.05"]
+    table = beyond_table(three_data_sets())
+    per_place = len(SETTINGS) + len(EVEN)
+    assert table.breaks == (per_place - 1, 2 * per_place - 1)
+
+
+def test_the_table_has_accuracy_lead_and_what_is_left_of_it() -> None:
+    table = beyond_table(make_arms())
+    rows = {row[2].text: dict(zip(table.headings, row, strict=True)) for row in table.rows}
+    paper, pixels, momentum = (
+        rows[name] for name in ("the paper's setting", "+ standardised pixels", "+ server momentum")
+    )
+    assert paper["FedAvg"].text == "0.700 (0.010)"
+    assert paper["lead"].text == "+10.0"
+    assert paper["lead left"].text == "100 %"
+    assert pixels["lead left"].value == pytest.approx(0.2)
+    assert pixels["lead left, averaged"].text == "10 %"
+    assert momentum["lead"].text == "−3.0"
+    assert momentum["lead left"].text == "−30 %"
+    assert rows["no skew, all four"]["FedAvg"].text == "0.940 (0.010)"
+    assert rows["no skew, all four"]["FedGA"].text == "–"
+    assert "mean (deviation) over 3 seeds" in table.caption
+    assert "within two standard errors (paired by seed)" in table.caption
+    assert table.caption.endswith(NO_SKEW)
+    bold = [cell.text for row in table.rows for cell in row if cell.bold]
+    assert bold == ["0.930 (0.010)"]
+
+
+def test_the_table_has_no_share_of_a_lead_where_an_arm_fails_or_a_run_of_it_is_stuck() -> None:
+    table = beyond_table(make_arms(FAILED, stuck=[("fedavg", SCHEDULE)]))
+    rows = {row[2].text: dict(zip(table.headings, row, strict=True)) for row in table.rows}
+    for name in ("+ server momentum", "+ falling rate", "+ weight decay", "all but standardised pixels"):
+        assert {rows[name][heading].text for heading in ("lead left", "lead left, averaged")} == {"–"}
+        assert rows[name]["lead"].text != "–"
+    assert rows["+ weight decay"]["lead"].text == "+61.0"
+    assert rows["+ falling rate"]["FedAvg"].note == "1 of 3 runs never left the start plateau"
+    assert rows["+ standardised pixels"]["lead left"].text == "20 %"
+
+
+def words_of(found: list[Arm]) -> list[str]:
+    """What is said of one data set, without the sentence that names the changes."""
+    first, *words = beyond_words(found)
+    assert first.startswith("Four changes to the paper's setting, alone and together: standardised pixels, server")
+    assert all(sentence.startswith("MNIST, α = 0.05: ") and sentence.endswith(".") for sentence in words)
+    assert len(words) <= 5
+    return [sentence.removeprefix("MNIST, α = 0.05: ") for sentence in words]
+
+
+def test_the_words_are_the_numbers() -> None:
+    lead, closing, needed, best = words_of(make_arms())
+    assert lead == (
+        "FedGA's lead over FedAvg is 10.0 points in the paper's setting (FedAvg 0.700, FedGA 0.800); with one change "
+        "the lead is −3.0 (server momentum), 2.0 (standardised pixels), 9.0 (the averaged model), 10.0 (a falling "
+        "rate), 12.0 (weight decay); with all four 2.0, with all four and the averaged model 1.0; below 0 FedAvg is "
+        "ahead."
+    )
+    assert closing == (
+        "FedAvg in the paper's setting is 24.0 points below the same samples dealt evenly with all four (0.940); of "
+        "this distance each alone closes: server momentum 75 %, standardised pixels 67 %, FedGA 42 %, the averaged "
+        "model 8 %; weight decay alone loses 1.0 points; a falling rate alone loses 5.0 points."
+    )
+    assert (
+        needed
+        == "of the four, leaving out server momentum costs FedGA's last model most, 3.0 points (from 0.920 to 0.890)."
+    )
+    assert best == (
+        "the best is FedGA's averaged model with all four, 0.930, 1.0 points below the same samples dealt evenly with "
+        "all four (0.940)."
+    )
+
+
+def test_what_does_not_train_is_named_and_in_no_list() -> None:
+    lead, failed, closing, best = words_of(make_arms(FAILED))
+    assert "the lead is 2.0 (standardised pixels), 9.0 (the averaged model), 10.0 (a falling rate); with all" in lead
+    assert "below 0" not in lead
+    assert failed == (
+        "neither algorithm trains with server momentum alone, on raw pixels (FedAvg 0.080, FedGA 0.090), nor with all "
+        "but standardised pixels (FedAvg 0.100, FedGA 0.120); FedAvg does not train with weight decay alone, on raw "
+        "pixels (FedAvg 0.200, FedGA 0.810)."
+    )
+    assert closing.endswith(
+        "closes: standardised pixels 67 %, FedGA 42 %, the averaged model 8 %; a falling rate alone loses 5.0 points."
+    )
+    assert best.startswith("the best is FedGA's averaged model with all four")
+
+
+def test_a_setting_of_which_the_averaged_model_alone_fails_is_named_so() -> None:
+    weaker = [
+        replace(arm, curves=tuple(_averaged_at(0.2, one) for one in arm.curves))
+        if (arm.algorithm, arm.axes, arm.even) == ("fedga", ALL, False)
+        else arm
+        for arm in make_arms()
+    ]
+    lead, failed, *_ = words_of(weaker)
+    assert lead.endswith("; with all four 2.0; below 0 FedAvg is ahead.")
+    assert failed == "FedGA does not train with all four (averaged model: FedAvg 0.920, FedGA 0.200)."
+
+
+def _averaged_at(accuracy: float, of: Curve) -> Curve:
+    return replace(of, values={**of.values, "averaged_accuracy": np.full(len(of.rounds), accuracy)})
+
+
+def test_runs_that_never_left_the_start_plateau_are_counted_and_their_means_are_in_no_list() -> None:
+    lead, stuck, closing, best = words_of(make_arms(stuck=[("fedavg", DECAY)]))
+    assert stuck == "with weight decay alone 1 of 3 FedAvg runs never left the start plateau, so its mean says little."
+    assert "weight decay" not in lead + closing + best
+    several = make_arms(FAILED, stuck=[("fedavg", SCHEDULE), ("fedavg", PIXELS), ("fedga", ALL), ("fedavg", DECAY)])
+    lead, failed, stuck, closing, _ = words_of(several)
+    assert "with weight decay alone, on raw pixels (FedAvg 0.1" in failed  # it fails: that a run is stuck is no news
+    assert stuck == (
+        "with standardised pixels alone and with a falling rate alone 1 of 3 FedAvg runs each and with all four 1 of 3 "
+        "FedGA runs never left the start plateau, so their means say little."
+    )
+    assert lead.endswith("; with one change the lead is 9.0 (the averaged model).")
+    assert closing.endswith("closes: FedGA 42 %, the averaged model 8 %.")
+
+
+def test_a_stuck_run_of_the_papers_setting_leaves_nothing_to_be_a_share_of() -> None:
+    found = make_arms(stuck=[("fedavg", NONE)])
+    lead, stuck, best = words_of(found)
+    assert "with one change the difference is −3.0 (server momentum), 2.0" in lead  # one seed of three makes it noise
+    assert stuck.startswith("in the paper's setting 1 of 3 FedAvg runs never left")
+    assert "best" in best
+    assert {row[6].text for row in beyond_table(found).rows} == {"–"}
+
+
+def test_where_fedga_is_behind_or_level_the_words_say_so_and_the_table_has_no_shares() -> None:
+    behind = make_arms({NONE: (0.8, 0.7), ALL: (0.9, 0.95)})
+    lead, closing, best = words_of(behind)
+    assert lead == (
+        "FedGA is 10.0 points behind FedAvg in the paper's setting (FedAvg 0.800, FedGA 0.700); with one change the "
+        "lead is −11.0 (the averaged model); with all four 5.0, with all four and the averaged model 4.0; below 0 "
+        "FedAvg is ahead."
+    )
+    assert closing.endswith("closes: the averaged model 14 %; FedGA alone loses 10.0 points.")
+    assert best.startswith("the best is FedGA's averaged model with all four, 0.960, 2.0 points above the same samples")
+    assert {row[6].text for row in beyond_table(behind).rows} == {"–"}
+    level = make_arms({NONE: (0.8, 0.8), ALL: (0.9, 0.9)})
+    assert words_of(level)[0].startswith("neither FedAvg nor FedGA leads in the paper's setting (FedAvg 0.800, FedGA")
+    assert_nothing_is_clipped(beyond_picture(level))
+
+
+def test_a_lead_within_the_noise_of_seeds_is_said_to_be_that_and_has_no_shares() -> None:
+    specs, curves = {}, []
+    for seed, (plain, aligned) in enumerate([(0.70, 0.80), (0.80, 0.70), (0.70, 0.72)]):
+        for algorithm, accuracy in (("fedavg", plain), ("fedga", aligned)):
+            one = spec(algorithm, (), seed)
+            specs[one.run_id] = one
+            curves.append(curve(one, accuracy, accuracy))
+    found = arms(curves, specs)
+    told = "(FedAvg 0.733, FedGA 0.740), within two standard errors of no difference; with one change the difference is"
+    assert words_of(found)[0].startswith(f"FedGA is 0.7 points above FedAvg in the paper's setting {told}")
+    assert {row[6].text for row in beyond_table(found).rows} == {"–"}
+
+
+@pytest.mark.parametrize(("lead", "is_lead"), [(0.024, True), (0.022, False)])
+def test_a_lead_is_one_beyond_two_standard_errors_of_pairs(lead: float, is_lead: bool) -> None:
+    specs, curves = {}, []
+    for seed, noise in enumerate((-0.02, 0.0, 0.02)):  # of the pairs: a standard error of 1.15 points
+        for algorithm, accuracy in (("fedavg", 0.7 + 0.1 * seed), ("fedga", 0.7 + 0.1 * seed + lead + noise)):
+            one = spec(algorithm, (), seed)
+            specs[one.run_id] = one
+            curves.append(curve(one, accuracy, accuracy))
+    found = arms(curves, specs)
+    [place] = places(found)
+    assert place.noise == pytest.approx(200 * 0.02 / np.sqrt(3))
+    assert place.leads == is_lead
+    assert beyond_table(found).rows[0][6].text == ("100 %" if is_lead else "–")
+
+
+def test_missing_arms_and_a_single_seed_leave_out_what_they_would_say() -> None:
+    few = make_arms({NONE: (0.7, 0.8), PIXELS: (0.85, 0.855)}, seeds=1, even=False)
+    [axes] = beyond_picture(few).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["the paper's setting", "+ standardised pixels"]
+    assert "One seed." in texts(axes.figure)
+    assert "No skew" not in texts(axes.figure)
+    lead, best = words_of(few)
+    assert lead.endswith("; with one change the lead is 0.5 (standardised pixels), 9.0 (the averaged model).")
+    assert best == "the best is FedAvg's averaged model with standardised pixels alone, 0.870."
+    assert beyond_table(few).rows[0][3].text == "0.700"
+    one_algorithm = [arm for arm in few if arm.algorithm == "fedga"]
+    assert beyond_table(one_algorithm).rows[0][5].text == "–"
+    assert words_of(one_algorithm) == ["the best is FedGA's averaged model with standardised pixels alone, 0.865."]
+    assert_nothing_is_clipped(beyond_picture(one_algorithm))
+
+
+def test_diverged_runs_are_in_no_mean_and_are_told() -> None:
+    specs, curves = {}, []
+    for seed in range(2):
+        one = spec("fedga", (), seed)
+        specs[one.run_id] = one
+        curves.append(curve(one, 0.8 if seed else 0.1, 0.8, "done" if seed else "diverged"))
+    found = arms(curves, specs)
+    assert beyond_table(found).rows[0][4].text == "0.800"
+    assert "1 of 2 runs diverged" in texts(beyond_picture(found))
+
+
+def test_runs_dealt_evenly_alone_are_nothing_to_compare() -> None:
+    only_even = [arm for arm in make_arms() if arm.even]
+    for draw in (beyond_picture, beyond_table, beyond_words):
+        with pytest.raises(FedGAError, match="nothing to compare"):
+            draw(only_even)  # type: ignore[operator]
+
+
+def test_the_same_arms_are_the_same_bytes(tmp_path: Path) -> None:
+    first, again = (style.save(beyond_picture(make_arms()), tmp_path / name) for name in ("first", "again"))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+
+
+def test_every_setting_has_a_name_of_its_own() -> None:
+    assert len({setting_name(axes) for axes in SETTINGS}) == len(SETTINGS)
