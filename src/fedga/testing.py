@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from fedga.data.federation import Dataset, Federation
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
 from fedga.engine.reference import Reference
-from fedga.engine.stack.lanes import Lane, LaneState, in_engine_order
+from fedga.engine.stack.lanes import Lane, LaneState, in_engine_order, stacking_key
 from fedga.errors import FedGAError
 from fedga.models import build_model
-from fedga.spec.settings import RunSpec
+from fedga.spec.settings import TrainingSettings
 from fedga.study.prepare import fitting_model
 
 ROUNDS, CLASSES, BATCH_SIZE = 3, 4, 8
@@ -95,7 +94,7 @@ class _Trial:
         return [self._plain(engine), self._resumed(end), self._among_others(end), self._on_flower(end)]
 
     def is_fedavg(self) -> bool:
-        plain = replace(self.lane, algorithm=make_algorithm("fedavg"))
+        plain = self._lane(make_algorithm("fedavg"), self.lane.federation)
         one, other = (self._trained([lane]).stack.params for lane in (self.lane, plain))
         return torch.equal(one, other)
 
@@ -114,7 +113,8 @@ class _Trial:
         return "a run that was stopped goes on as if it had not been"
 
     def _among_others(self, end: LaneState) -> str:
-        lanes = in_engine_order([*self.beside, self.lane])
+        same = [lane for lane in self.beside if stacking_key(lane) == stacking_key(self.lane)]
+        lanes = in_engine_order([*same, self.lane])
         together = self._trained(lanes)
         self._same(together.stack.states()[lanes.index(self.lane)], end, "beside other runs")
         return "other runs beside it change nothing"
@@ -131,12 +131,9 @@ class _Trial:
 
     def _lane(self, algorithm: Algorithm, federation: Federation, seed: int = 0) -> Lane:
         dataset = federation.dataset
-        spec = RunSpec(
-            dataset=dataset.name,
-            partition="iid",
-            clients=federation.num_clients,
+        spec = TrainingSettings(
             active=3,
-            rounds=ROUNDS + 1,
+            rounds=ROUNDS,
             batch_size=BATCH_SIZE,
             seed=seed,
             evaluate_every=100,
@@ -206,9 +203,9 @@ def reference_state(reference: Reference, engine: Engine) -> LaneState:
     state = {
         "params": params,
         "buffers": buffers,
-        "server_first": reference.optimizer.first[0],
-        "server_second": reference.optimizer.second[0],
     }
+    state |= {f"server_{name}": value for name, value in reference.optimizer_state.items()}
+    state |= {f"select.{name}": value for name, value in reference.select_state.items()}
     if reference.spec.server_average:
         state["averaged_params"], state["averaged_buffers"] = engine.model.flatten(reference.averaged)
     state |= {f"server.{name}": value for name, value in reference.state.items()}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.data.federation import Dataset, Federation
-from fedga.engine.device_data import DeviceData, InputScaling
+from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
 from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneState
@@ -88,13 +88,7 @@ def make_lane(
 
 def make_data(dataset: Dataset) -> DeviceData:
     """The data set on the CPU, its pixels in torch's default dtype: float64 under the fixture of that name."""
-    data = DeviceData(dataset, torch.device("cpu"))
-    dtype = torch.get_default_dtype()
-    data.pixels = {
-        standardize: InputScaling(pixels.scale.to(dtype), pixels.shift.to(dtype))
-        for standardize, pixels in ((standardize, data.pixels[standardize]) for standardize in (False, True))
-    }
-    return data
+    return DeviceData(dataset, torch.device("cpu"), torch.get_default_dtype())
 
 
 def make_engine(lanes: Sequence[Lane], data: DeviceData, slots: int = 1000, **more: Any) -> Engine:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
 from typing import Any
 
 from fedga import plugins
-from fedga.algorithms.base import Algorithm, Batch, Sent, Server, Trained, option
+from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Sent, Server, Setup, Trained, option
 from fedga.algorithms.checking.declared import check_declarations, check_options, check_overrides
 from fedga.algorithms.climb import CLIMB
 from fedga.algorithms.fedavg import FedAvg
+from fedga.algorithms.feddyn import FedDyn
 from fedga.algorithms.fedga import FedGA, FedGABatch
+from fedga.algorithms.fednh import FedNH
 from fedga.algorithms.fedntd import FedNTD
 from fedga.algorithms.fedprox import FedProx
 from fedga.algorithms.fedrl import FedRL
+from fedga.algorithms.fedsam import FedSAM
+from fedga.algorithms.options import with_options
+from fedga.algorithms.resample import Resample
 from fedga.algorithms.scaffold import SCAFFOLD
-from fedga.common.ranges import Number, wrong_value
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Batch",
+    "Client",
+    "RoundResult",
     "Sent",
     "Server",
+    "Setup",
     "Trained",
     "known_algorithms",
     "make_algorithm",
@@ -40,10 +46,13 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedga": FedGA,
     "fedga-batch": FedGABatch,
     "scaffold": SCAFFOLD,
+    "feddyn": FedDyn,
+    "fedsam": FedSAM,
+    "fednh": FedNH,
+    "resample": Resample,
 }
 
 
-_ANY_FLOAT32 = Number(largest=3e38)  # of an option that declares no range
 _PASSED: set[type[Algorithm]] = set()
 
 
@@ -104,34 +113,4 @@ def make_algorithm(name: str | Algorithm | type[Algorithm], **options: Any) -> A
     else:
         called = getattr(name, "__name__", str(name))
         kind = as_algorithm(name, called)
-    declared = {field.name: field for field in fields(kind)}
-    given = {name: _option(called, declared, name, value) for name, value in options.items()}
-    return _checked(kind(**given), called)
-
-
-def _option(name: str, declared: dict[str, Field[Any]], option: str, value: Any) -> Any:
-    """An option's value in the type of its default and within its range."""
-    if option not in declared:
-        if not declared:
-            raise FedGAError(f"algorithm {name} has no options, and {option!r} was given: leave it out")
-        raise unknown_name(f"option of {name}", option, declared)
-    where, wanted = f"--algorithm {name}: {option}", type(declared[option].default)
-    if wanted is bool:
-        return _switch(where, value)
-    if wanted is str:
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise wrong_value(where, "a text", value)
-        return str(value)
-    kind = declared[option].metadata.get("range", Number(whole=True) if wanted is int else _ANY_FLOAT32)
-    if isinstance(value, str):
-        return kind.parse(where, value)
-    if wanted is int and isinstance(value, float) and value.is_integer():
-        value = int(value)  # on the command line every number is a float
-    return kind.check(where, value)
-
-
-def _switch(where: str, value: Any) -> bool:
-    switches = {"true": True, "false": False}
-    if str(value).lower() not in switches:
-        raise wrong_value(where, "true or false", value)
-    return switches[str(value).lower()]
+    return _checked(kind(**with_options("--algorithm", called, kind, options)), called)

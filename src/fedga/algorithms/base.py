@@ -1,16 +1,17 @@
 """What a federated algorithm is: a handful of pure functions, written once, for one client and one server.
 
-The same object runs on thousands of stacked clients (``fedga.engine.engine``), in the plain loop
-(``fedga.engine.reference``), and on real machines. Every hook has a default, and the defaults together are
-FedAvg; an algorithm overrides the lines in which it differs.
+The same object runs on thousands of stacked clients (``fedga.engine``), in the plain loop (``fedga.engine.reference``),
+and on real machines (``fedga.flower``). Every hook has a default, and the defaults together are FedAvg; an algorithm
+overrides the lines in which it differs, and a hook that nobody overrides costs nothing.
 
 Hooks work on tensors of *one* client or *one* server and must not branch on tensor values, so that the engine can
-``torch.func.vmap`` them. Parameters appear as one flat vector: ``[parameters]``.
+``torch.func.vmap`` them. Parameters appear as one flat vector, ``[parameters]``; ``parameters.views(vector)`` gives
+them by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -18,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedga.algorithms.legacy import adapt_hooks
+from fedga.algorithms.parameters import Parameters
 from fedga.common.ranges import Number
 
 Tensors = Mapping[str, Tensor]
@@ -44,6 +47,15 @@ def option(default: float, **bounds: float) -> Any:
     return field(default=default, metadata={"range": Number(whole=whole, **bounds)})  # type: ignore[arg-type]
 
 
+def overrides(part: Any, hook: str) -> bool:
+    """Whether an algorithm or rule has a hook of its own: what is left at its default costs nothing."""
+    base = next(kind for kind in reversed(type(part).__mro__) if hook in vars(kind))
+    return getattr(type(part), hook) is not vars(base)[hook]
+
+
+# --- what hooks are given -------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Batch:
     """One mini-batch of one client, as a loss sees it."""
@@ -54,6 +66,42 @@ class Batch:
     class_counts: Tensor  # [classes]: the client's samples of every class
     global_logits: Tensor | None = None  # [samples, classes] of the received model, if `needs_global_logits`
     received: Tensors = field(default_factory=dict)  # what `broadcast` sent
+    features: Tensor | None = None  # [samples, features]: the head's input, if `needs_features`
+    global_features: Tensor | None = None  # of the received model, if `needs_global_logits` too
+    round: Tensor | None = None  # []: number of the round, from 1
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client in a round, before or during its local training."""
+
+    global_params: Tensor  # [parameters] it received; its own where some of them do not travel
+    client_state: Tensors  # what it kept after its last round
+    received: Tensors  # what `broadcast` sent
+    class_counts: Tensor  # [classes]: its samples of every class
+    round: Tensor  # []: number of the round, from 1
+    lr: Tensor  # []: local learning rate of this round
+    parameters: Parameters  # by name
+
+
+@dataclass(frozen=True)
+class Trained(Client):
+    """A client at the end of its local training. Nothing of it leaves the client but what `report` returns."""
+
+    params: Tensor  # [parameters]
+    steps: Tensor  # []: local steps taken
+    class_features: Tensor | None = None  # [classes, features]: sums over its samples, if `needs_class_features`
+    second_moment: Tensor | None = None  # [features, features]: sum of outer products, if `needs_second_moment`
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run before its first round, as the server sees it."""
+
+    params: Tensor  # [parameters]: the first global model
+    num_clients: int
+    num_classes: int
+    parameters: Parameters
 
 
 @dataclass(frozen=True)
@@ -64,26 +112,28 @@ class Server:
     state: Tensors  # what the algorithm keeps on the server
     num_classes: int
     forward: Callable[[Tensor, Tensor], Tensor]  # (params, inputs) -> logits, in evaluation mode
-    find_last_layer: Callable[[int], tuple[int, tuple[int, int]]]  # from the number of classes to `last_layer`
+    parameters: Parameters  # by name
     auxiliary: Tensor | None = None  # [classes, samples, ...]: inputs the server holds, if `auxiliary_samples`
+    round: int = 1  # its number
 
     @property
     def last_layer(self) -> tuple[int, tuple[int, int]]:
         """Offset in `params` and shape ``[classes, features]`` of the output weights; an error where there are none."""
-        return self.find_last_layer(self.num_classes)
+        name = self.parameters.output_weight(self.num_classes)
+        rows, columns = self.parameters.shapes[name]
+        return self.parameters.slices()[name].start, (rows, columns)
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A client at the end of its local training."""
+class RoundResult:
+    """What came back in a round, as the server sees it; ``active`` counts the clients that answered."""
 
-    params: Tensor  # [parameters]
-    global_params: Tensor  # [parameters] it received
-    client_state: Tensors
-    received: Tensors
-    steps: Tensor  # []: local steps taken
-    lr: Tensor  # []: local learning rate of this round
-    class_counts: Tensor  # [classes]: the client's samples of every class; they leave it only in what `report` returns
+    number: int  # from 1
+    clients: Tensor  # [active]
+    shares: Tensor  # [active]: by samples, or equal; they sum to 1
+    update: Tensor  # [parameters]: mean of the clients' updates by `weights`
+    reports: Tensors  # [active, ...]: from `report` and `inspect`
+    survey: Tensor | None = None  # [clients], if `evaluates_all_clients`
 
 
 @dataclass(frozen=True)
@@ -91,11 +141,29 @@ class Sent:
     """One thing that travels beside the model, declared so that its cost and what it reveals can be printed."""
 
     name: str
-    size: str  # how many float32 values: "1", "classes" or "parameters"
+    size: str  # of `SIZES`, or several of them with "×" between
     reveals: str = "nothing about a client"
+    summed: bool = False  # whether the server needs no more than its sum over clients
 
-    def bytes(self, num_classes: int, num_parameters: int) -> int:
-        return 4 * {"1": 1, "classes": num_classes, "parameters": num_parameters}[self.size]
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Of the tensor, from the length that every word of its size stands for.
+
+        >>> Sent("prototypes", "classes×features").shape({"classes": 10, "features": 84})
+        (10, 84)
+        """
+        return tuple(sizes[word] for word in self.size.split("×") if word != "1")
+
+    def bytes(self, num_classes: int, num_parameters: int, num_features: int = 0) -> int:
+        found = 4
+        for length in self.shape({"classes": num_classes, "parameters": num_parameters, "features": num_features}):
+            found *= length
+        return found
+
+
+SIZES = ("1", "classes", "parameters", "features")
+
+
+# --- the hooks -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -110,11 +178,20 @@ class Algorithm:
     # classes]``, with ``class_counts [clients, 1, classes]``. It is called once instead of mapped: faster on a CPU.
     stacks: ClassVar[bool] = False
     needs_global_logits: ClassVar[bool] = False  # fills Batch.global_logits: one more forward pass per local step
+    needs_features: ClassVar[bool] = False  # fills Batch.features
+    needs_class_features: ClassVar[bool] = False  # fills Trained.class_features: one more pass after local training
+    needs_second_moment: ClassVar[bool] = False  # fills Trained.second_moment as well
     auxiliary_samples: ClassVar[int] = 0  # samples of each class the server must hold
-    surveys: ClassVar[bool] = False  # before each round every client evaluates the model: `survey`
+    evaluates_all_clients: ClassVar[bool] = False  # before each round every client evaluates the model: `survey`
+    finishes: ClassVar[bool] = False  # after the last round every client reports once more: `final_report`, `finish`
     downloads: ClassVar[tuple[Sent, ...]] = ()  # what `broadcast` returns
     uploads: ClassVar[tuple[Sent, ...]] = ()  # what `report` returns, and `survey`
-    keeps: ClassVar[tuple[Sent, ...]] = ()  # what a client keeps between rounds: `client_state`
+    final_uploads: ClassVar[tuple[Sent, ...]] = ()  # what `final_report` returns
+    client_state_spec: ClassVar[tuple[Sent, ...]] = ()  # what a client keeps between rounds: `client_state`
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        adapt_hooks(cls)
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -122,6 +199,36 @@ class Algorithm:
                 each.metadata["range"].check(f"{type(self).__name__}: {each.name}", getattr(self, each.name))
 
     # --- on the client -------------------------------------------------------------------------------------------
+
+    def class_rates(self, class_counts: Tensor) -> Tensor:
+        """How often each class is drawn, relatively, ``[classes]``; samples are then drawn with replacement.
+
+        Classes drawn as often as they occur, in an epoch of the usual length: every sample is used once per epoch.
+        """
+        return class_counts
+
+    def epoch_length(self, class_counts: Tensor) -> Tensor:
+        """How many samples an epoch has, ``[]``."""
+        return class_counts.sum()
+
+    def moves(self, parameters: Parameters) -> Collection[str]:
+        """Names of the parameters that are trained; all others stand still and are neither sent nor paid for."""
+        return list(parameters.shapes)
+
+    def travels(self, parameters: Parameters) -> Collection[str]:
+        """Names of the parameters that server and clients exchange; every client keeps all others for itself."""
+        return list(parameters.shapes)
+
+    def start(self, client: Client) -> Tensor:
+        """Where local training begins, ``[parameters]``."""
+        return client.global_params
+
+    def head(self, features: Tensor, params: Tensors, received: Tensors) -> Tensor:
+        """Logits from the head's input, ``[samples, features] -> [samples, classes]``, in training and evaluation.
+
+        As it stands the network's own last layer. ``params`` are the trained parameters by name.
+        """
+        raise AssertionError("the network's own head is used where an algorithm has none")
 
     def local_loss(self, batch: Batch) -> Tensor:
         """Loss of every sample, ``[samples]``."""
@@ -131,11 +238,18 @@ class Algorithm:
         """A regulariser on the parameters, added to the mean loss, ``[]``; None for none."""
         return None
 
+    def gradient(self, at: Callable[[Tensor], Tensor], params: Tensor, client: Client) -> Tensor:
+        """The step's gradient, ``[parameters]``; ``at(params)`` is that of loss and penalty on this step's batch.
+
+        Statistics of normalisation layers move with the first call of ``at`` alone.
+        """
+        return at(params)
+
     def client_state(self, params: Tensor) -> dict[str, Tensor]:
         """What a client keeps between rounds, before its first one. ``params`` gives shape and device."""
         return {}
 
-    def correct(self, gradient: Tensor, client_state: Tensors, received: Tensors) -> Tensor:
+    def correct(self, gradient: Tensor, client: Client) -> Tensor:
         """The gradient to follow instead of the loss's own, ``[parameters]``."""
         return gradient
 
@@ -143,30 +257,54 @@ class Algorithm:
         """What the client returns besides its model, and what it keeps: ``(report, client_state)``."""
         return {}, dict(trained.client_state)
 
+    def embed(self, features: Tensor) -> Tensor:
+        """What of every sample's features is added up in `Trained.class_features`, ``[samples, features]``."""
+        return features
+
     def survey(self, batch: Batch) -> Tensor:
-        """Per-sample value of the received model, averaged over all samples of every client (if `surveys`)."""
+        """Per-sample value of the received model, averaged over every client's samples (`evaluates_all_clients`)."""
         return cross_entropy(batch.logits, batch.targets)
+
+    def final_report(self, client: Trained) -> dict[str, Tensor]:
+        """What every client returns after the last round, if it `finishes`; ``client.params`` is the final model."""
+        return {}
 
     # --- on the server -------------------------------------------------------------------------------------------
 
-    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
-        """What the server keeps between rounds, before the first one. ``params`` gives shape and device."""
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        """What the server keeps between rounds, before the first one. ``setup.params`` gives shape and device."""
         return {}
-
-    def select(self, state: Tensors, draws: Tensor, active: int) -> Tensor:
-        """Who takes part: ``active`` of the clients, from one uniform draw per client, ``[clients] -> [active]``."""
-        return torch.topk(draws, active, largest=False, sorted=True).indices
 
     def broadcast(self, server: Server) -> dict[str, Tensor]:
         """What the server sends every active client besides the model."""
+        return {}
+
+    def groups(self, server: Server, clients: Tensor, class_counts: Tensor) -> Tensor:
+        """A group number for each active client, ``[active]``: members of a group train one after another.
+
+        ``class_counts [active, classes]``. As it stands everybody trains at once.
+        """
+        return torch.arange(len(clients), device=clients.device)
+
+    def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
+        """A look at the returned models ``[active, parameters]`` before they are averaged: more reports."""
         return {}
 
     def weights(self, state: Tensors, clients: Tensor, shares: Tensor) -> Tensor:
         """Weight of each client's update, ``[active]``; ``shares`` sum to 1 (by samples, or equal)."""
         return shares
 
-    def update_server(
-        self, state: Tensors, clients: Tensor, reports: Tensors, survey: Tensor | None
-    ) -> dict[str, Tensor]:
-        """The server's state after a round; ``reports`` are stacked ``[active, ...]``, ``survey`` is ``[clients]``."""
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        """The server's state after a round."""
         return dict(state)
+
+    def aggregate(self, server: Server, result: RoundResult, step: Callable[[Tensor], Tensor]) -> Tensor:
+        """The next global model, ``[parameters]``; ``server.state`` is that after `update_server`.
+
+        ``step(update)`` is the step of the chosen server optimiser (``--server``).
+        """
+        return step(result.update)
+
+    def finish(self, server: Server, reports: Tensors) -> Tensor:
+        """The final model after an exchange that follows the last round; ``reports [clients, ...]``."""
+        return server.params

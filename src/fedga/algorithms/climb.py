@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Sent, Tensors, option
+from fedga.algorithms.base import Algorithm, RoundResult, Sent, Setup, Tensors, option
 
 LARGEST_DUAL = 100.0
 
@@ -25,19 +25,18 @@ class CLIMB(Algorithm):
 
     citation: ClassVar[str] = "Shen et al. 2022"
     stacks: ClassVar[bool] = True
-    surveys: ClassVar[bool] = True
+    evaluates_all_clients: ClassVar[bool] = True
     uploads: ClassVar[tuple[Sent, ...]] = (Sent("survey", "1", "every client's loss on its own data"),)
 
-    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
-        return {"dual": torch.zeros(num_clients, device=params.device)}
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        return {"dual": torch.zeros(setup.num_clients, device=setup.params.device)}
 
     def weights(self, state: Tensors, clients: Tensor, shares: Tensor) -> Tensor:
         dual = state["dual"]
         return shares * (1 + dual[clients] - dual.mean())
 
-    def update_server(
-        self, state: Tensors, clients: Tensor, reports: Tensors, survey: Tensor | None
-    ) -> dict[str, Tensor]:
-        assert survey is not None
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        assert result.survey is not None
+        survey = result.survey
         excess = survey - survey.mean() - self.epsilon
         return {"dual": (state["dual"] + self.dual_rate * excess / len(survey)).clamp(0, LARGEST_DUAL)}

@@ -10,7 +10,6 @@ Wang, Xu, Wang and Zhu. Addressing Class Imbalance in Federated Learning. AAAI 2
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
 import torch
@@ -43,8 +42,8 @@ class FedRL(Algorithm):
 def class_ratios(server: Server) -> Tensor:
     """``Ra_c`` of every class, ``[classes]``."""
     assert server.auxiliary is not None
-    start, shape = server.last_layer
-    classes = shape[0]
+    weight = server.parameters.output_weight(server.num_classes)
+    classes = server.num_classes
 
     def loss(params: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
         logits = server.forward(params, inputs)
@@ -52,7 +51,7 @@ def class_ratios(server: Server) -> Tensor:
 
     targets = torch.arange(classes, device=server.params.device)
     gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(server.params, server.auxiliary, targets)
-    step = -gradients[:, start : start + prod(shape)]  # ΔW: [class of the samples, entries of the output layer]
+    step = -gradients[:, server.parameters.slices()[weight]]  # ΔW: [class of the samples, entries of the output layer]
     first, second = torch.topk(step, 2, dim=0).values
     # An entry that no class raises (a feature that is 0 on all samples) belongs to nobody.
     owned = (step == first) & (first > 0) & (second < RUNNER_UP * first)  # [class, entries]

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Sent, Server, Tensors, Trained
+from fedga.algorithms.base import Algorithm, Client, RoundResult, Sent, Server, Setup, Tensors, Trained
 
 
 @dataclass(frozen=True)
@@ -22,30 +22,28 @@ class SCAFFOLD(Algorithm):
     stacks: ClassVar[bool] = True
     downloads: ClassVar[tuple[Sent, ...]] = (Sent("control", "parameters"),)
     uploads: ClassVar[tuple[Sent, ...]] = (Sent("control_change", "parameters", "the client's mean gradient"),)
-    keeps: ClassVar[tuple[Sent, ...]] = (Sent("control", "parameters"),)
+    client_state_spec: ClassVar[tuple[Sent, ...]] = (Sent("control", "parameters"),)
 
     def client_state(self, params: Tensor) -> dict[str, Tensor]:
         return {"control": torch.zeros_like(params)}
 
-    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
         return {
-            "control": torch.zeros_like(params),
-            "num_clients": torch.tensor(float(num_clients), device=params.device),
+            "control": torch.zeros_like(setup.params),
+            "num_clients": torch.tensor(float(setup.num_clients), device=setup.params.device),
         }
 
     def broadcast(self, server: Server) -> dict[str, Tensor]:
         return {"control": server.state["control"]}
 
-    def correct(self, gradient: Tensor, client_state: Tensors, received: Tensors) -> Tensor:
-        return gradient - client_state["control"] + received["control"]
+    def correct(self, gradient: Tensor, client: Client) -> Tensor:
+        return gradient - client.client_state["control"] + client.received["control"]
 
     def report(self, trained: Trained) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         mean_gradient = (trained.global_params - trained.params) / (trained.steps * trained.lr)
         change = mean_gradient - trained.received["control"]
         return {"control_change": change}, {"control": trained.client_state["control"] + change}
 
-    def update_server(
-        self, state: Tensors, clients: Tensor, reports: Tensors, survey: Tensor | None
-    ) -> dict[str, Tensor]:
-        share = len(clients) / state["num_clients"]
-        return {**state, "control": state["control"] + share * reports["control_change"].mean(0)}
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        share = len(result.clients) / state["num_clients"]
+        return {**state, "control": state["control"] + share * result.reports["control_change"].mean(0)}

@@ -12,9 +12,12 @@ from torch import Tensor
 
 from fedga.common import streams
 from fedga.data.federation import Dataset, Federation
+from fedga.engine.augment import PaddedPictures
 from fedga.engine.gpu.layers import runs_kernels
 from fedga.errors import FedGAError
+from fedga.spec.augmentation import Augmentation
 
+UNCHANGED = Augmentation()
 RESIDENT_SHARE = 0.2  # of the free memory, for what clients keep between rounds
 
 
@@ -32,10 +35,9 @@ class InputScaling:
         channels = inputs.shape[1]
         base = 1.0 / dataset.input_scale if inputs.dtype == np.uint8 else 1.0
         if not standardize:
-            return InputScaling(torch.full((channels,), base), torch.zeros(channels))
+            return InputScaling(torch.full((channels,), base, dtype=torch.float64), torch.zeros(channels))
         mean, deviation = _channel_statistics(dataset)
-        scale = torch.from_numpy(1.0 / deviation).float()
-        return InputScaling(scale, torch.from_numpy(-mean / deviation).float())
+        return InputScaling(torch.from_numpy(1.0 / deviation), torch.from_numpy(-mean / deviation))
 
     def apply(self, inputs: Tensor) -> Tensor:
         """Stored ``[..., samples, channels, *pixels]`` as floats; leading axes are those of ``scale``."""
@@ -71,7 +73,7 @@ class _PixelMaps(dict[bool, InputScaling]):
         self._dataset, self._device, self._dtype = dataset, device, dtype
 
     def __missing__(self, standardize: bool) -> InputScaling:
-        self[standardize] = InputScaling.of(self._dataset, standardize).to(self._device, self._dtype)
+        self[standardize] = InputScaling.of(self._dataset, standardize).to(self._device, self._dtype or torch.float32)
         return self[standardize]
 
 
@@ -87,6 +89,7 @@ class DeviceData:
         self.dataset, self.device = dataset, device
         self.train_inputs, self.train_targets = tensor(dataset.train_inputs), tensor(dataset.train_targets).long()
         self.test_inputs, self.test_targets = tensor(dataset.test_inputs), tensor(dataset.test_targets).long()
+        self._padded: PaddedPictures | None = None
         self.pixels: dict[bool, InputScaling] = _PixelMaps(dataset, device, dtype)
 
     def gather(self, places: Tensor) -> Tensor:
@@ -94,13 +97,27 @@ class DeviceData:
         rows = self.train_inputs.flatten(1).index_select(0, places.flatten())
         return rows.view(*places.shape, *self.train_inputs.shape[1:])
 
-    def batches(self, places: Tensor, pixels: InputScaling) -> Tensor:
-        """Training inputs at ``places [copies, samples]`` as a network takes them; ``pixels`` has a row per copy."""
-        if runs_kernels(pixels.scale):
+    def batches(
+        self,
+        places: Tensor,
+        scaling: InputScaling,
+        moves: Tensor | None = None,
+        augmentation: Augmentation = UNCHANGED,
+    ) -> Tensor:
+        """Training inputs at ``places [copies, samples]`` as a network takes them; ``scaling`` has a row per copy.
+
+        ``moves``, shaped like places, says how each picture is changed (`fedga.engine.augment`).
+        """
+        if runs_kernels(scaling.scale):
             from fedga.engine.gpu.kernels import samples
 
-            return samples.batches(self.train_inputs, places, pixels.scale, pixels.shift)
-        return pixels.apply(self.gather(places))
+            shift = augmentation.shift if moves is not None else 0
+            return samples.batches(self.train_inputs, places, scaling.scale, scaling.shift, moves, shift)
+        if moves is None:
+            return scaling.apply(self.gather(places))
+        if self._padded is None or self._padded.shift != augmentation.shift:
+            self._padded = PaddedPictures(self.train_inputs, augmentation.shift)
+        return scaling.apply(self._padded.gather(places, moves))
 
     def has_room_for(self, size: int) -> bool:
         """Whether ``size`` more bytes may stay on the device for the whole run."""

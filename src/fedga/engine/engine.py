@@ -2,7 +2,8 @@
 
 A *lane* is a whole run. Lanes that share data set, model and batch shape stack: the active clients of all of them form
 one axis of *slots*, through which every local step runs at once. What differs between lanes (seed, α, algorithm, rates,
-server optimiser, pixels) is a tensor with one entry per lane, or a segment of the axis.
+server optimiser, scaling) is a tensor with one entry per lane, or a segment of the axis. The round itself is
+`fedga.engine.round`; the engine answers its questions.
 """
 
 from __future__ import annotations
@@ -10,33 +11,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedga.engine import schedule
+from fedga.algorithms.base import Batch
 from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
 from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.engine.evaluation.evaluator import ClientEvaluator
 from fedga.engine.gpu.graphs import GraphCache
 from fedga.engine.gpu.layers import why_not_fast
-from fedga.engine.local import Slots, SlotSegment, per_sample, train_locally
-from fedga.engine.optimizers import scheduled_rate
-from fedga.engine.precision import computing_in
-from fedga.engine.profile import (
-    AGGREGATION,
-    ASKING,
-    DATA,
-    DIAGNOSIS,
-    EVALUATION,
-    LOCAL_TRAINING,
-    NO_PROFILE,
-    Profile,
+from fedga.engine.local import (
+    Slots,
+    SlotSegment,
+    final_reports,
+    per_sample,
+    stacked_head,
+    train_locally,
+    uses_features,
 )
-from fedga.engine.server import LaneRound, ServerSide, lane_sums
+from fedga.engine.precision import computing_in
+from fedga.engine.profile import AGGREGATION, DATA, DIAGNOSIS, LOCAL_TRAINING, NO_PROFILE, Profile
+from fedga.engine.round import Finish, Question, Survey, Train, play_round
+from fedga.engine.server import Chosen, LaneRound, Returned, ServerSide, lane_scaling, lane_sums
+from fedga.engine.slots import Places, SlotPlanner
 from fedga.engine.stack.budget import MemoryBudget, is_out_of_memory
-from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, Segment, stacking_key
+from fedga.engine.stack.lanes import OWN, Lane, LaneStack, LaneState, Segment, stacking_key
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import Workers
 
@@ -50,7 +51,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainedChunk:
-    """What is left of a chunk: sums over the slots of each lane, and what its clients say and keep."""
+    """What is left of a chunk: sums over the slots of each lane, and what its clients report and keep."""
 
     chunk: Chunk
     update: Tensor  # [lanes, parameters]
@@ -58,7 +59,7 @@ class TrainedChunk:
     segments: list[SlotSegment]
     reports: list[dict[str, Tensor]]
     client_states: list[dict[str, Tensor]]
-    local_models: tuple[Tensor, Tensor] | None  # parameters and buffers of every slot, where they are examined
+    local_models: tuple[Tensor, Tensor] | None  # parameters and buffers of every slot, where they are asked for
 
 
 class Engine:
@@ -82,11 +83,22 @@ class Engine:
         self.model = StackedModel(lanes[0].model).to(self.device) if workers is None else workers.model
         if workers is None:
             self.model.check(data.dataset.input_shape)
+            if any(uses_features(lane.algorithm) for lane in lanes):
+                self.model.keep_features()
         self.stack = LaneStack(lanes, self.model, data, states)
         self.table = FederationTable([lane.federation for lane in lanes], self.device)
-        self.batch_size = min(lanes[0].spec.batch_size, self.table.largest)  # wider would be padding alone
+        self.graphs = GraphCache() if self.device.type == "cuda" and not self.model.moving_buffers else None
+        self.planner = SlotPlanner(
+            [lane.spec for lane in lanes],
+            [lane.algorithm for lane in lanes],
+            self.table,
+            data,
+            lane_scaling(lanes, data),
+            dtype=self.model.dtype,
+            fixed_shape=self.graphs is not None,
+        )
         self.budget = budget or MemoryBudget.for_model(
-            self.model, self.device, data.dataset.input_shape, self.batch_size
+            self.model, self.device, data.dataset.input_shape, self.planner.batch_size
         )
         self.workers = workers or Workers(self.model, self.device, profile)
         if workers is None and self.model.has_convolutions and (reason := why_not_fast(self.device)):
@@ -97,17 +109,17 @@ class Engine:
                 "without padding, which is slower"
             )
         self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # by the first lane of a segment
-        self.graphs = GraphCache() if self.device.type == "cuda" and not self.model.moving_buffers else None
         self.evaluator = ClientEvaluator(self.lanes, data, self.workers, self.budget)
-        self.server = ServerSide(self.lanes, self.model, data, self.stack, self.evaluator)
-        self.active, self.seeds, self.pixels = self.server.active, self.server.seeds, self.server.pixels
-        self.weight_decay = self.stack.per_lane([lane.spec.weight_decay for lane in lanes])
-        self.clip = self.stack.per_lane([lane.spec.clip or float("inf") for lane in lanes])
+        self.server = ServerSide(self.lanes, self.model, data, self.stack, self.evaluator, self._class_counts)
+        self.scaling = self.server.scaling
         profile.built()
 
     @property
     def segments(self) -> list[Segment]:
         return self.stack.segments
+
+    def _class_counts(self) -> Tensor:
+        return self.table.class_counts[self.table.of_lane]
 
     def without(self, ended: set[int]) -> Engine | None:
         """The engine that goes on once some lanes have ended; None if none are left."""
@@ -125,47 +137,49 @@ class Engine:
             profile=self.profile,
         )
 
+    # --- a round -----------------------------------------------------------------------------------------------------
+
     @torch.no_grad()
     def run_round(self) -> list[LaneRound]:
         """Select, train, aggregate and, when due, evaluate; one entry per lane."""
-        with computing_in(self.lanes[0].spec.precision), self.workers.alone():
-            return self._run_round()
-
-    def _run_round(self) -> list[LaneRound]:
         self.round += 1
-        span = self.profile.span
-        examine = bool(self.evaluator.examined(self.round))
-        with span(DIAGNOSIS):
-            before = self.server.evaluate() if examine else None
-        with span(DATA):
-            clients = self.server.select(self.round)
-        with span(ASKING):
-            surveys = [self.budget.within(self._survey, segment) for segment in self.segments]
-            received = self.server.broadcast()
-        with span(LOCAL_TRAINING):
-            update, buffers, reports, after = self._train(clients, received, examine)
-        with span(AGGREGATION):
-            self.server.advance(self.round, clients, update, buffers, reports, surveys)
-        with span(EVALUATION):
-            counts = self.table.class_counts[self.table.of_lane[:, None], clients]
-            return self.server.results(self.round, clients, counts, before, after)
+        with computing_in(self.lanes[0].spec.precision), self.workers.alone():
+            conversation = play_round(self.server, self.round, profile=self.profile)
+            answer: Any = None
+            while True:
+                try:
+                    question = conversation.send(answer)
+                except StopIteration as end:
+                    return end.value
+                answer = self._answer(question)
+
+    def _answer(self, question: Question) -> Any:
+        if isinstance(question, Survey):
+            return [self.budget.within(self._survey, segment) for segment in self.segments]
+        if isinstance(question, Finish):
+            return [self._final_reports(segment) for segment in self.segments]
+        with self.profile.span(LOCAL_TRAINING):
+            return self._train(question)
 
     def _survey(self, segment: Segment) -> Tensor | None:
         """Mean over every client's samples of what the algorithm asks about the global model, ``[lanes, clients]``."""
-        if not segment.algorithm.surveys:
+        algorithm = segment.algorithm
+        if not algorithm.evaluates_all_clients:
             return None
         lanes = torch.arange(segment.lanes.start, segment.lanes.stop, device=self.device)
         places, owners = self._everyone(segment)
-        hook = per_sample(segment.algorithm.survey)
         no_counts = self.stack.params.new_zeros(1, self.data.dataset.num_classes)
+        received = self.server.broadcast(self.round)[self.segments.index(segment)] if uses_features(algorithm) else {}
 
         def work(model: StackedModel, part: tuple[Tensor, Tensor, Tensor]) -> Tensor:
             which, some, whose = part
-            pixels = InputScaling(self.pixels.scale[which], self.pixels.shift[which])
+            scaling = InputScaling(self.scaling.scale[which], self.scaling.shift[which])
             params, buffers = self.stack.params[which], self.stack.buffers[which]
-            logits = model.evaluate_each(params, buffers, self.data.batches(some, pixels))
+            sent = {name: value[which - segment.lanes.start] for name, value in received.items()}
+            head = stacked_head(model, algorithm, sent)
+            logits = model.evaluate_each(params, buffers, self.data.batches(some, scaling), head)
             targets, mask = self.data.train_targets[some], (whose >= 0).to(params.dtype)
-            return hook(logits, targets, mask, no_counts.expand(len(which), -1), None, {})
+            return per_sample(algorithm.survey, Batch(logits, targets, mask, no_counts.expand(len(which), -1)))
 
         rows = list(zip(*(tensor.split(self.budget.models) for tensor in (lanes, places, owners)), strict=True))
         size = self.budget.samples
@@ -186,105 +200,153 @@ class Engine:
             self._asked[segment.lanes.start] = self.table.everyone(lanes)
         return self._asked[segment.lanes.start]
 
-    def _train(
-        self, clients: Tensor, received: list[dict[str, Tensor]], examine: bool
-    ) -> tuple[Tensor, Tensor, list[dict[str, Tensor]], Evaluation | None]:
-        """Local training of all slots, a chunk at a time within the memory there is.
+    def _final_reports(self, segment: Segment) -> dict[str, Tensor] | None:
+        """What all clients say of the final model, ``[lanes, clients, ...]``."""
+        if not segment.algorithm.finishes:
+            return None
+        sent = self.server.broadcast(self.round)
+        found: list[dict[str, Tensor]] = []
+        for lane in range(segment.lanes.start, segment.lanes.stop):
+            everyone = torch.arange(self.table.sizes.shape[1], device=self.device)[None]
+            for clients in everyone.split(max(1, self.budget.slots), 1):
+                slots = self._slots(slice(lane, lane + 1), Chosen(clients), sent)
+                found.append(final_reports(self.model, self.data, slots, slots.params, slots.buffers))
+        joined = {name: torch.cat([part[name] for part in found]) for name in found[0]}
+        return {name: value.view(segment.size, -1, *value.shape[1:]) for name, value in joined.items()}
 
-        Returns the mean update and mean buffers of every lane, the reports of every segment ``[lanes, active, ...]``,
-        and the local models' scores where they are examined.
-        """
+    # --- local training ----------------------------------------------------------------------------------------------
+
+    def _train(self, asked: Train) -> Returned:
+        """Local training of all slots, a chunk at a time within the memory there is."""
+        chosen = asked.chosen
+        clients, keep = chosen.clients, asked.keep_models or asked.examine
+        sizes = self.table.sizes[self.table.of_lane[:, None], clients]
         with self.profile.span(AGGREGATION):
-            shares, weights = self.server.weights(clients, self.table.sizes[self.table.of_lane[:, None], clients])
+            shares, weights = self.server.weights(clients, sizes, chosen.counts)
         update, buffers = torch.zeros_like(self.stack.params), self.stack.buffers.clone()
         reports: list[list[dict[str, Tensor]]] = [[] for _ in self.segments]
         examined: list[Evaluation] = []
+        models: list[tuple[Tensor, Tensor]] = []
 
         def work(model: StackedModel, chunk: Chunk) -> list[TrainedChunk]:
-            return self._train_chunk(model, chunk, clients, received, shares, weights, examine)
+            return self._train_chunk(model, chunk, asked, shares, weights, keep)
 
-        for parts in self.workers.map(work, self._chunks()):
+        whole = Chunk(slice(0, len(self.lanes)), slice(0, clients.shape[1]))
+        for parts in self.workers.map(work, self._chunks(whole)):
             for part in parts:
                 update[part.chunk.lanes] += part.update
                 buffers[part.chunk.lanes] += part.buffers
                 for segment, report, kept in zip(part.segments, part.reports, part.client_states, strict=True):
                     reports[segment.position].append(report)
-                    self.segments[segment.position].put(segment.lanes, segment.clients, kept)
-                if part.local_models is not None:
+                    self._keep(segment, kept, chosen)
+                if part.local_models is not None and asked.examine:
                     examined.append(self._evaluate_slots(part.chunk, part.local_models))
-        joined = [self._by_lane(parts) for parts in reports]
-        return update, buffers, joined, Evaluation.join(examined) if examined else None
+                if part.local_models is not None and asked.keep_models:
+                    models.append(part.local_models)
+        width = clients.shape[1]
+        return Returned(
+            clients=clients,
+            sizes=sizes,
+            shares=shares,
+            update=update,
+            buffers=buffers,
+            reports=[_by_lane(parts, width) for parts in reports],
+            counts=chosen.counts,
+            params=torch.cat([params for params, _ in models]).view(len(self.lanes), width, -1) if models else None,
+            all_buffers=torch.cat([each for _, each in models]).view(len(self.lanes), width, -1) if models else None,
+            after=Evaluation.join(examined) if examined else None,
+            class_counts=self.table.class_counts[self.table.of_lane[:, None], clients],
+        )
+
+    def _keep(self, segment: SlotSegment, kept: dict[str, Tensor], chosen: Chosen) -> None:
+        """What clients keep; those that were not there keep what they had."""
+        home = self.segments[segment.position]
+        if chosen.counts is None or not home.client_state:
+            home.put(segment.lanes, segment.clients, kept)
+            return
+        rows = chosen.clients[home.lanes][segment.lanes] == segment.clients[:, None]
+        there = torch.tensor(chosen.counts, device=self.device)[home.lanes][segment.lanes]
+        present = rows.long().argmax(1) < there
+        chosen_ones = {name: value[present] for name, value in kept.items()}
+        home.put(segment.lanes[present], segment.clients[present], chosen_ones)
 
     def _train_chunk(
-        self,
-        model: StackedModel,
-        chunk: Chunk,
-        clients: Tensor,
-        received: list[dict[str, Tensor]],
-        shares: Tensor,
-        weights: Tensor,
-        examine: bool,
+        self, model: StackedModel, chunk: Chunk, asked: Train, shares: Tensor, weights: Tensor, keep: bool
     ) -> list[TrainedChunk]:
         """Train the slots of a chunk; in two halves where memory does not reach."""
         spec, (lanes, places) = self.lanes[0].spec, chunk
         try:
             with self.profile.span(DATA):
-                slots = self._slots(lanes, clients[lanes, places], received)
+                start = None if asked.start is None else (asked.start[0][places], asked.start[1][places])
+                slots = self._slots(lanes, self._part(asked.chosen, chunk), asked.received, start)
             train = train_locally if self.graphs is None else self.graphs.train
             result = train(model, self.data, slots, spec.optimizer, spec.momentum)
             with self.profile.span(AGGREGATION):
-                update = lane_sums(weights[lanes, places], result.params - slots.params)
-                buffers = lane_sums(shares[lanes, places], result.buffers - slots.buffers)
+                moved, moved_buffers = result.params - slots.params, result.buffers - slots.buffers
+                for segment in slots.segments:
+                    own = self.segments[segment.position].own
+                    if own is not None:
+                        moved[segment.slots, own.params] = 0
+                        moved_buffers[segment.slots, own.buffers] = 0
+                update = lane_sums(weights[lanes, places], moved)
+                buffers = lane_sums(shares[lanes, places], moved_buffers)
         except (RuntimeError, MemoryError) as error:
             size = (lanes.stop - lanes.start) * (places.stop - places.start)
             if not is_out_of_memory(error) or (size <= self.budget.slots and not self.budget.halve()):
                 raise
             smaller = self._chunks(chunk)
-            return [
-                part
-                for half in smaller
-                for part in self._train_chunk(model, half, clients, received, shares, weights, examine)
-            ]
+            return [part for half in smaller for part in self._train_chunk(model, half, asked, shares, weights, keep)]
         self.profile.trained(slots.plan.steps)
-        models = (result.params.clone(), result.buffers.clone()) if examine else None
+        models = (result.params.clone(), result.buffers.clone()) if keep else None
         reports = [{name: value.clone() for name, value in report.items()} for report in result.reports]
-        return [TrainedChunk(chunk, update, buffers, slots.segments, reports, result.client_states, models)]
+        states = [
+            self._with_own(segment, state, result.params, result.buffers)
+            for segment, state in zip(slots.segments, result.client_states, strict=True)
+        ]
+        return [TrainedChunk(chunk, update, buffers, slots.segments, reports, states, models)]
 
-    def _chunks(self, within: Chunk | None = None) -> list[Chunk]:
+    def _with_own(
+        self, segment: SlotSegment, state: dict[str, Tensor], params: Tensor, buffers: Tensor
+    ) -> dict[str, Tensor]:
+        own = self.segments[segment.position].own
+        if own is None:
+            return state
+        part = segment.slots
+        mine = (params[part][:, own.params].clone(), buffers[part][:, own.buffers].clone())
+        return {**state, **dict(zip(OWN, mine, strict=True))}
+
+    def _part(self, chosen: Chosen, chunk: Chunk) -> Chosen:
+        lanes, places = chunk
+        counts = chosen.counts
+        if counts is not None:
+            width = places.stop - places.start
+            counts = [min(max(counts[lane] - places.start, 0), width) for lane in range(lanes.start, lanes.stop)]
+        return Chosen(chosen.clients[lanes, places], counts)
+
+    def _chunks(self, within: Chunk) -> list[Chunk]:
         """Slots to train together: whole lanes if they fit, else parts of one lane, in pieces of about equal size."""
-        lanes, places = within or Chunk(slice(0, len(self.lanes)), slice(0, self.active))
-        together = self.budget.slots // self.active
-        if together and places == slice(0, self.active):
+        lanes, places = within
+        width = places.stop - places.start
+        together = self.budget.slots // width
+        if together and places.start == 0:
             return [Chunk(some, places) for some in _pieces(lanes, together)]
         size = self.budget.slots
         return [Chunk(slice(lane, lane + 1), some) for lane in _range(lanes) for some in _pieces(places, size)]
 
-    def _slots(self, lanes: slice, clients: Tensor, received: list[dict[str, Tensor]]) -> Slots:
-        spec, per_lane = self.lanes[0].spec, clients.shape[1]
-        which = torch.arange(lanes.start, lanes.stop, device=self.device).repeat_interleave(per_lane)
-        seeds, chosen = self.seeds[lanes], clients.flatten()
-        keys = schedule.client_keys(seeds, "batches", self.round, clients).flatten()
-        sizes = self.table.sizes[self.table.of_lane[which], chosen]
-        # A recorded graph needs one shape for all rounds; on a CPU every step that nobody takes is time lost.
-        largest = int(sizes.max()) if self.graphs is None else self.table.largest
-        plan = schedule.plan_batches(keys, sizes, epochs=spec.local_epochs, batch_size=self.batch_size, largest=largest)
-        specs = [lane.spec for lane in self.lanes[lanes]]
-        rates = [scheduled_rate(each.lr, each.lr_schedule, self.round, each.rounds) for each in specs]
-        return Slots(
-            params=self.stack.params[which],
-            buffers=self.stack.buffers[which],
-            plan=plan,
-            samples=self.table.samples(which, chosen, plan.positions),
-            class_counts=self.table.class_counts[self.table.of_lane[which], chosen],
-            pixels=InputScaling(self.pixels.scale[which], self.pixels.shift[which]),
-            dropout_keys=schedule.client_keys(seeds, "dropout", self.round, clients).flatten(),
-            lr=self.stack.per_lane(rates).repeat_interleave(per_lane),
-            weight_decay=self.weight_decay[which],
-            clip=self.clip[which],
-            decays=any(each.weight_decay for each in specs),
-            clips=any(each.clip for each in specs),
-            segments=self._slot_segments(lanes, clients, received),
-        )
+    def _slots(
+        self,
+        lanes: slice,
+        chosen: Chosen,
+        received: list[dict[str, Tensor]],
+        start: tuple[Tensor, Tensor] | None = None,
+    ) -> Slots:
+        clients = chosen.clients
+        segments = self._slot_segments(lanes, clients, received)
+        which = torch.arange(lanes.start, lanes.stop, device=self.device).repeat_interleave(clients.shape[1])
+        params, buffers = start or (self.stack.params[which], self.stack.buffers[which])
+        places = Places(lanes, clients, clients, chosen.counts)
+        owns = [self.segments[segment.position].own for segment in segments]
+        return self.planner.slots(self.round, places, params, buffers, segments, owns)
 
     def _slot_segments(self, lanes: slice, clients: Tensor, received: list[dict[str, Tensor]]) -> list[SlotSegment]:
         """The segments' share of a chunk; what they received and keep, with one row per slot."""
@@ -302,15 +364,17 @@ class Engine:
             parts.append(SlotSegment(segment.algorithm, slots, got, kept, position, inner, chosen))
         return parts
 
-    def _by_lane(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Reports of a segment's slots as ``[lanes, active, ...]``."""
-        joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return {name: value.view(-1, self.active, *value.shape[1:]) for name, value in joined.items()}
-
     def _evaluate_slots(self, chunk: Chunk, models: tuple[Tensor, Tensor]) -> Evaluation:
         per_lane = chunk.places.stop - chunk.places.start
+        lanes = [lane for lane in _range(chunk.lanes) for _ in range(per_lane)]
         with self.profile.span(DIAGNOSIS):
-            return self.evaluator.evaluate(*models, [lane for lane in _range(chunk.lanes) for _ in range(per_lane)])
+            return self.evaluator.evaluate(*models, lanes, self.round)
+
+
+def _by_lane(parts: list[dict[str, Tensor]], active: int) -> dict[str, Tensor]:
+    """Reports of a segment's slots as ``[lanes, active, ...]``."""
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return {name: value.view(-1, active, *value.shape[1:]) for name, value in joined.items()}
 
 
 def _range(piece: slice) -> range:

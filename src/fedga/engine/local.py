@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedga.algorithms.base import Algorithm, Batch, Trained
+from fedga.algorithms.base import Algorithm, Batch, Client, Trained, overrides
+from fedga.algorithms.parameters import Parameters
 from fedga.common import streams
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.optimizers import LocalOptimizer
 from fedga.engine.schedule import BatchPlan
-from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.stack.stacked import Head, Outputs, StackedModel
+from fedga.spec.augmentation import Augmentation
 
 
-def overrides(algorithm: Algorithm, hook: str) -> bool:
-    """Whether an algorithm has a hook of its own, so that what it leaves at its default costs nothing."""
-    return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)
+def uses_features(algorithm: Algorithm) -> bool:
+    return algorithm.needs_features or algorithm.needs_class_features or overrides(algorithm, "head")
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,26 @@ class SlotSegment:
 
 @dataclass(frozen=True)
 class Slots:
-    """A stack of clients about to train; every tensor has one entry per slot."""
+    """A stack of clients about to train; every tensor has one entry per slot, but for ``round``."""
 
-    params: Tensor  # [slots, parameters]: the global model each of them received
+    params: Tensor  # [slots, parameters]: the model each of them received, its own part filled in
     buffers: Tensor  # [slots, buffers]
     plan: BatchPlan
     samples: Tensor  # [slots, steps, batch]: places in the training split
+    moves: Tensor | None  # [slots, steps, batch]: how every picture is changed, where pictures are
+    held: tuple[Tensor, Tensor] | None  # [slots, samples] places of all samples, and 1 for real ones: for class sums
     class_counts: Tensor  # [slots, classes]
-    pixels: InputScaling  # scale and shift are [slots, channels]
+    scaling: InputScaling  # scale and shift are [slots, channels]
     dropout_keys: Tensor  # [slots]
+    round: Tensor  # []
     lr: Tensor  # [slots]
     weight_decay: Tensor  # [slots]
     clip: Tensor  # [slots]; infinity for none
-    decays: bool  # whether any slot has weight decay, or a clip: known to the host, which need not ask the device
+    centralize: Tensor  # [slots]: 1 where gradients are centralised
+    decays: bool  # whether any slot has weight decay, a clip, ...: known to the host, which need not ask the device
     clips: bool
+    centralizes: bool
+    augmentation: Augmentation
     segments: list[SlotSegment]
 
 
@@ -66,53 +74,205 @@ class LocalResult:
 def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer: str, momentum: float) -> LocalResult:
     """All local steps of all slots. Slots with fewer batches than the others stand still in the last steps."""
     mover = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip, slots.decays, slots.clips)
-    params, buffers = slots.params.clone(), slots.buffers
+    params, buffers = _starts(model, slots), slots.buffers
     scratch = torch.empty_like(params)
-    adds = model.adds_gradients and not any(overrides(part.algorithm, "correct") for part in slots.segments)
+    changes = ("correct", "gradient")
+    adds = (
+        model.adds_gradients
+        and not slots.centralizes
+        and not any(overrides(part.algorithm, hook) for part in slots.segments for hook in changes)
+    )
     # For all steps at once: in a small network, every operation less in a step counts.
     steps = torch.arange(slots.samples.shape[1], device=params.device)
     rates = torch.where(steps[:, None] < slots.plan.steps, slots.lr, 0.0)
     real = slots.plan.mask.to(params.dtype)
     shares = real / real.sum(2, keepdim=True).clamp(min=1)  # of a sample in its batch's mean
-    for step, rate in enumerate(rates):
+    for number, rate in enumerate(rates):
         into, keep = (mover.accumulator(params) if adds else None) or (scratch, 0.0)
-        gradient, buffers = _gradient(model, data, slots, params, buffers, step, shares[:, step], into, keep)
+        step = _Step(model, data, slots, number, shares[:, number])
+        gradient, buffers = step.gradient(params, buffers, into, keep)
+        if slots.centralizes:
+            _centralize(model.params, gradient, slots.centralize)
         mover.step(params, gradient, rate)
-    reports, client_states = _reports(slots, params)
+    reports, client_states = _reports(model, data, slots, params, buffers)
     return LocalResult(params, buffers, reports, client_states)
 
 
-def _gradient(
-    model: StackedModel,
-    data: DeviceData,
-    slots: Slots,
-    params: Tensor,
-    buffers: Tensor,
-    step: int,
-    shares: Tensor,
-    into: Tensor,
-    keep: float,
-) -> tuple[Tensor, Tensor]:
-    places, mask = slots.samples[:, step], slots.plan.mask[:, step]
-    inputs, targets = data.batches(places, slots.pixels), data.train_targets[places]
-    taught = [_global_logits(model, slots, segment, inputs) for segment in slots.segments]
-
-    def loss(logits: Tensor) -> Tensor:
-        parts = zip(slots.segments, taught, strict=True)
-        losses = [_loss(slots, part, logits, targets, mask, shares, teacher) for part, teacher in parts]
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-
-    keys = slots.dropout_keys
-    if model.draws_at_random:
-        keys = streams.fold(keys, keys.new_full((), step))
-    gradient, buffers = model.gradient(params, buffers, inputs, mask, keys, loss, into, keep)
+def _starts(model: StackedModel, slots: Slots) -> Tensor:
+    params = slots.params.clone()
     for segment in slots.segments:
-        part, algorithm = segment.slots, segment.algorithm
-        if overrides(algorithm, "penalty"):
-            gradient[part] += _penalty_gradient(algorithm, params[part], slots.params[part])
-        if overrides(algorithm, "correct"):
-            gradient[part] = vmap(algorithm.correct)(gradient[part], segment.client_state, segment.received)
-    return gradient, buffers
+        if overrides(segment.algorithm, "start"):
+            params[segment.slots] = _mapped(model.params, segment.algorithm.start, slots, segment)
+    return params
+
+
+def _mapped(parameters: Parameters, hook: Callable[..., Any], slots: Slots, segment: SlotSegment, *more: Any) -> Any:
+    """A hook of a `Client`, which comes last, mapped over the slots of a segment; ``more`` are ``[slots, ...]``."""
+    part = segment.slots
+
+    def one(given: Sequence[Any], *more: Any) -> Any:
+        params, counts, lr, state, received = given
+        return hook(*more, Client(params, state, received, counts, slots.round, lr, parameters))
+
+    given: Any = (slots.params[part], slots.class_counts[part], slots.lr[part], segment.client_state, segment.received)
+    return vmap(one)(given, *more)
+
+
+def _centralize(parameters: Parameters, gradient: Tensor, which: Tensor) -> None:
+    """As `fedga.algorithms.parameters.centralize`, in place, for the slots in ``which``: two passes over matrices."""
+    for part in parameters.views(gradient).values():
+        if part.dim() > 2:
+            flat = part.flatten(2)
+            flat.sub_(flat.mean(2, keepdim=True) * which[:, None, None])
+
+
+class _GradientAt(torch.autograd.Function):
+    """The gradient at any parameters, as a function that `vmap` maps over clients by computing all at once."""
+
+    @staticmethod
+    def forward(params: Tensor, stacked: Callable[[Tensor], Tensor]) -> Tensor:
+        return stacked(params.unsqueeze(0)).squeeze(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], params: Tensor, stacked: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, int]:
+        rows = params.expand(info.batch_size, -1) if in_dims[0] is None else params.movedim(in_dims[0], 0)
+        return stacked(rows.contiguous()), 0
+
+
+class _Step:
+    """One local step of all slots: its batch, and gradients on it."""
+
+    def __init__(self, model: StackedModel, data: DeviceData, slots: Slots, number: int, shares: Tensor) -> None:
+        self.model, self.slots, self.shares = model, slots, shares
+        places, self.mask = slots.samples[:, number], slots.plan.mask[:, number]
+        moves = None if slots.moves is None else slots.moves[:, number]
+        self.inputs = data.batches(places, slots.scaling, moves, slots.augmentation)
+        self.targets = data.train_targets[places]
+        self.keys = slots.dropout_keys
+        if model.draws_at_random:
+            self.keys = streams.fold(self.keys, self.keys.new_full((), number))
+        self.teachers = {segment.position: self._teacher(segment) for segment in slots.segments}
+
+    def _teacher(self, segment: SlotSegment) -> tuple[Tensor | None, Tensor | None]:
+        """Logits and features of the received model, where the algorithm asks for them."""
+        algorithm, part = segment.algorithm, segment.slots
+        if not algorithm.needs_global_logits:
+            return None, None
+        head = stacked_head(self.model, algorithm, segment.received)
+        given = (self.slots.params[part], self.slots.buffers[part], self.inputs[part])
+        if not algorithm.needs_features:
+            return self.model.evaluate_each(*given, head), None
+        return self.model.evaluate_with_features(*given, head)
+
+    def gradient(self, params: Tensor, buffers: Tensor, into: Tensor, keep: float) -> tuple[Tensor, Tensor]:
+        """What every slot follows, and its buffers afterwards."""
+        segments = self.slots.segments
+        everything = slice(0, len(params))
+        if any(overrides(segment.algorithm, "gradient") for segment in segments):
+            after = buffers.clone()
+            for segment in segments:
+                part = segment.slots
+                into[part], after[part] = self._asked(segment, params, buffers, into)
+            gradient, buffers = into, after
+        else:
+            gradient, buffers = self._at(params, buffers, everything, segments, into, keep)
+        for segment in segments:
+            if overrides(segment.algorithm, "correct"):
+                part = segment.slots
+                hook = segment.algorithm.correct
+                gradient[part] = _mapped(self.model.params, hook, self.slots, segment, gradient[part])
+        return gradient, buffers
+
+    def _asked(self, segment: SlotSegment, params: Tensor, buffers: Tensor, into: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of an algorithm that says itself where it is taken; buffers are those of its first pass."""
+        part, passes = segment.slots, []
+
+        def stacked(at: Tensor) -> Tensor:
+            gradient, after = self._at(at, buffers[part], part, [segment], torch.empty_like(into[part]), 0.0)
+            passes.append(after)
+            return gradient
+
+        def at(params: Tensor) -> Tensor:
+            return _GradientAt.apply(params, stacked)
+
+        def hook(params: Tensor, client: Client) -> Tensor:
+            return segment.algorithm.gradient(at, params, client)
+
+        found = _mapped(self.model.params, hook, self.slots, segment, params[part])
+        return found, passes[0] if passes else buffers[part]
+
+    def _at(
+        self,
+        params: Tensor,
+        buffers: Tensor,
+        part: slice,
+        segments: Sequence[SlotSegment],
+        into: Tensor,
+        keep: float,
+    ) -> tuple[Tensor, Tensor]:
+        """The gradient of loss and penalty of the slots in ``part``, at ``params``."""
+        features = any(_reads_features(segment.algorithm) for segment in segments)
+
+        def loss(outputs: Outputs) -> Tensor:
+            losses = [self._loss(segment, outputs, part.start) for segment in segments]
+            return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+        given = (self.inputs[part], self.mask[part], self.keys[part])
+        gradient, buffers = self.model.gradient(params, buffers, *given, loss, into, keep, features)
+        for segment in segments:
+            if overrides(segment.algorithm, "penalty"):
+                here = slice(segment.slots.start - part.start, segment.slots.stop - part.start)
+                received = self.slots.params[segment.slots]
+                gradient[here] += _penalty_gradient(segment.algorithm, params[here], received)
+        return gradient, buffers
+
+    def _loss(self, segment: SlotSegment, outputs: Outputs, offset: int) -> Tensor:
+        """Sum over the segment's slots of the mean loss of their real samples."""
+        slots, part, algorithm = self.slots, segment.slots, segment.algorithm
+        here = slice(part.start - offset, part.stop - offset)
+        logits, features, mask = outputs.logits[here], None, self.mask[part]
+        if outputs.features is not None and outputs.params is not None:
+            features = outputs.features[here]
+            head = stacked_head(self.model, algorithm, segment.received)
+            logits = logits if head is None else head(features, outputs.params[here])
+            features = features if algorithm.needs_features else None
+        global_logits, global_features = self.teachers[segment.position]
+        counts, targets = slots.class_counts[part], self.targets[part]
+        stacks = vars(type(algorithm)).get("stacks", False)
+        batch = Batch(
+            logits,
+            targets,
+            mask,
+            counts.unsqueeze(1) if stacks else counts,
+            global_logits,
+            segment.received,
+            features,
+            global_features,
+            slots.round,
+        )
+        losses = algorithm.local_loss(batch) if stacks else per_sample(algorithm.local_loss, batch)
+        return torch.where(mask > 0, losses * self.shares[part], 0.0).sum()
+
+
+def _reads_features(algorithm: Algorithm) -> bool:
+    return algorithm.needs_features or overrides(algorithm, "head")
+
+
+def stacked_head(model: StackedModel, algorithm: Algorithm, received: dict[str, Tensor]) -> Head | None:
+    """An algorithm's head for a stack of models; None where the network's own is used. ``received [copies, ...]``."""
+    if not overrides(algorithm, "head"):
+        return None
+
+    def head(features: Tensor, params: Tensor) -> Tensor:
+        return vmap(algorithm.head)(features, model.params.views(params), received)
+
+    return head
 
 
 def _penalty_gradient(algorithm: Algorithm, params: Tensor, global_params: Tensor) -> Tensor:
@@ -123,87 +283,75 @@ def _penalty_gradient(algorithm: Algorithm, params: Tensor, global_params: Tenso
         return torch.autograd.grad(penalties.sum(), leaf)[0]
 
 
-def _global_logits(model: StackedModel, slots: Slots, segment: SlotSegment, inputs: Tensor) -> Tensor | None:
-    if not segment.algorithm.needs_global_logits:
-        return None
-    part = segment.slots
-    return model.evaluate_each(slots.params[part], slots.buffers[part], inputs[part])
+def per_sample(hook: Callable[[Batch], Tensor], stacked: Batch) -> Tensor:
+    """A hook of one client's batch on batches of many: ``[slots, samples, ...] -> [slots, samples]``."""
+    values = {each.name: getattr(stacked, each.name) for each in fields(Batch) if each.name != "round"}
+    given = {name: value for name, value in values.items() if value is not None}
+    return vmap(lambda given: hook(Batch(**given, round=stacked.round)))(given)
 
 
-def _loss(
-    slots: Slots,
-    segment: SlotSegment,
-    logits: Tensor,
-    targets: Tensor,
-    mask: Tensor,
-    shares: Tensor,
-    global_logits: Tensor | None,
-) -> Tensor:
-    """Sum over the segment's slots of the mean loss of their real samples."""
-    part, algorithm = segment.slots, segment.algorithm
-    if vars(type(algorithm)).get("stacks", False):
-        counts = slots.class_counts[part].unsqueeze(1)
-        batch = Batch(logits[part], targets[part], mask[part], counts, global_logits, segment.received)
-        losses = algorithm.local_loss(batch)
-    else:
-        losses = per_sample(algorithm.local_loss)(
-            logits[part], targets[part], mask[part], slots.class_counts[part], global_logits, segment.received
-        )
-    return torch.where(mask[part] > 0, losses * shares[part], 0.0).sum()
+# --- after training --------------------------------------------------------------------------------------------------
 
 
-def per_sample(hook: Callable[[Batch], Tensor]) -> Callable[..., Tensor]:
-    """A hook of one client's batch as a function of stacked batches: ``[slots, samples, ...] -> [slots, samples]``."""
-
-    def stacked(
-        logits: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        class_counts: Tensor,
-        global_logits: Tensor | None,
-        received: dict[str, Tensor],
-    ) -> Tensor:
-        given: list[Any] = [logits, targets, mask, class_counts, received]
-        axes: list[int | None] = [0] * len(given)
-
-        def one(
-            logits: Tensor,
-            targets: Tensor,
-            mask: Tensor,
-            class_counts: Tensor,
-            received: dict[str, Tensor],
-            global_logits: Tensor | None = None,
-        ) -> Tensor:
-            return hook(Batch(logits, targets, mask, class_counts, global_logits, received))
-
-        if global_logits is not None:
-            given.append(global_logits)
-            axes.append(0)
-        return vmap(one, in_dims=tuple(axes))(*given)
-
-    return stacked
-
-
-def _reports(slots: Slots, params: Tensor) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
+def _reports(
+    model: StackedModel, data: DeviceData, slots: Slots, params: Tensor, buffers: Tensor
+) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
     reports: list[dict[str, Tensor]] = []
     states: list[dict[str, Tensor]] = []
     for segment in slots.segments:
         report, state = {}, segment.client_state
         if overrides(segment.algorithm, "report"):
-            part = segment.slots
-
-            def one(*values: Any, algorithm: Algorithm = segment.algorithm) -> Any:
-                return algorithm.report(Trained(*values))
-
-            report, state = vmap(one)(
-                params[part],
-                slots.params[part],
-                segment.client_state,
-                segment.received,
-                slots.plan.steps[part].float(),
-                slots.lr[part],
-                slots.class_counts[part],
-            )
+            sums = class_sums(model, data, slots, segment, params, buffers)
+            report, state = _trained(model, segment.algorithm.report, slots, segment, params, sums)
         reports.append(report)
         states.append(state)
     return reports, states
+
+
+def _trained(
+    model: StackedModel,
+    hook: Callable[[Trained], Any],
+    slots: Slots,
+    segment: SlotSegment,
+    params: Tensor,
+    sums: dict[str, Tensor],
+) -> Any:
+    """A hook of a `Trained` client, mapped over the slots of a segment."""
+
+    def one(params: Tensor, steps: Tensor, sums: dict[str, Any], client: Client) -> Any:
+        own: dict[str, Any] = {each.name: getattr(client, each.name) for each in fields(Client)}
+        return hook(Trained(**own, params=params, steps=steps, **sums))
+
+    steps = slots.plan.steps[segment.slots].float()
+    return _mapped(model.params, one, slots, segment, params[segment.slots], steps, sums)
+
+
+def final_reports(
+    model: StackedModel, data: DeviceData, slots: Slots, params: Tensor, buffers: Tensor
+) -> dict[str, Tensor]:
+    """What clients say of the final model, ``[slots, ...]``; all slots have one algorithm."""
+    [segment] = slots.segments
+    sums = class_sums(model, data, slots, segment, params, buffers)
+    return _trained(model, segment.algorithm.final_report, slots, segment, params, sums)
+
+
+def class_sums(
+    model: StackedModel, data: DeviceData, slots: Slots, segment: SlotSegment, params: Tensor, buffers: Tensor
+) -> dict[str, Tensor]:
+    """Sums of features by class, and of their outer products, over the samples that each client holds."""
+    algorithm, part = segment.algorithm, segment.slots
+    if not algorithm.needs_class_features or slots.held is None:
+        return {}
+    classes, width = slots.class_counts.shape[1], slots.samples.shape[2]
+    sums: Any = None
+    scaling = InputScaling(slots.scaling.scale[part], slots.scaling.shift[part])
+    for places, real in zip(*(tensor[part].split(width, 1) for tensor in slots.held), strict=True):
+        inputs = data.batches(places, scaling)
+        _, features = model.evaluate_with_features(params[part], buffers[part], inputs)
+        features = vmap(algorithm.embed)(features) * real[..., None]
+        labels = F.one_hot(data.train_targets[places], classes).to(features.dtype)
+        found = [labels.mT @ features]
+        if algorithm.needs_second_moment:
+            found.append(features.mT @ features)
+        sums = found if sums is None else [one + other for one, other in zip(sums, found, strict=True)]
+    return dict(zip(("class_features", "second_moment"), sums, strict=False))

@@ -1,8 +1,7 @@
-"""Local and server optimisers on stacked parameter vectors ``[copies, parameters]``."""
+"""The clients' optimisers on stacked parameter vectors ``[copies, parameters]``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import cos, pi
 
 import torch
@@ -12,10 +11,6 @@ from fedga.engine.gpu.layers import runs_kernels
 
 ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
 EXPONENTIAL_END = 0.01  # the exponential schedule falls to this share of the rate
-
-SERVER_MOMENTUM = 0.9
-SERVER_BETAS, SERVER_TAU = (0.9, 0.99), 1e-3
-SERVER_RATES = {"sgd": 1.0, "momentum": 1.0, "adam": 0.01, "yogi": 0.01}
 
 
 def scheduled_rate(lr: float, schedule: str, round_number: int, rounds: int) -> float:
@@ -101,41 +96,6 @@ class LocalOptimizer:
         self.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = (self.second.sqrt() / (1 - beta2**self.taken) ** 0.5).add_(ADAM_EPS)
         return self.first / (1 - beta1**self.taken) / root
-
-
-@dataclass
-class ServerOptimizer:
-    """Moves the global model by the clients' mean update; Adam and Yogi as Reddi et al. 2021, Algorithm 2.
-
-    ``sgd``: ``w += rate Δ``. ``momentum``: ``v = 0.9 v + Δ; w += rate v``.
-    """
-
-    kind: str
-    rate: Tensor  # [copies, 1]
-    first: Tensor  # [copies, parameters], or [copies, 0] where the kind keeps none
-    second: Tensor
-
-    @classmethod
-    def create(cls, kind: str, rate: Tensor, params: Tensor) -> ServerOptimizer:
-        none = params.new_zeros(len(params), 0)
-        first = none if kind == "sgd" else torch.zeros_like(params)
-        second = torch.full_like(params, SERVER_TAU**2) if kind in ("adam", "yogi") else none
-        return cls(kind, rate, first, second)
-
-    def step(self, params: Tensor, update: Tensor) -> Tensor:
-        if self.kind == "sgd":
-            return params + self.rate * update
-        if self.kind == "momentum":
-            self.first = SERVER_MOMENTUM * self.first + update
-            return params + self.rate * self.first
-        beta1, beta2 = SERVER_BETAS
-        self.first = beta1 * self.first + (1 - beta1) * update
-        square = update.square()
-        if self.kind == "adam":
-            self.second = beta2 * self.second + (1 - beta2) * square
-        else:
-            self.second = self.second - (1 - beta2) * square * torch.sign(self.second - square)
-        return params + self.rate * self.first / (self.second.sqrt() + SERVER_TAU)
 
 
 def averaging_weight(weight: Tensor, round_number: int) -> Tensor:

@@ -5,25 +5,30 @@ It is the same whoever trains the clients: the engine, stacked on this machine, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedga.algorithms.base import Algorithm, Server
+from fedga.algorithms.base import RoundResult, Server, Tensors, overrides
 from fedga.engine import schedule
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.engine.evaluation.evaluator import ClientEvaluator
-from fedga.engine.evaluation.metrics import ClientRecord, client_records, client_scores, mean_client_ratio
-from fedga.engine.local import overrides
-from fedga.engine.stack.lanes import Lane, LaneStack, Segment
-from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.evaluation.metrics import ClientRecord, client_records, client_scores, mean_client_ratio, own_mix
+from fedga.engine.local import stacked_head
+from fedga.engine.stack.lanes import OWN, Lane, LaneStack, Segment, ServerGroup
+from fedga.engine.stack.stacked import Head, StackedModel
+from fedga.errors import FedGAError
+from fedga.selection import Choice
 
-NOBODY_DRAWS_THIS = 2.0  # draws are below 1: whoever is absent comes last
+NOBODY_DRAWS_THIS = 2.0  # draws are below 1: rules of version 0.1 see absent clients last
+
+ClassCounts = Callable[[], Tensor | None]  # of all clients, [lanes, clients, classes], where they are known
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,31 @@ class LaneRound:
     diverged: bool = False
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Who takes part in a round."""
+
+    clients: Tensor  # [lanes, active]; those that are there come first
+    counts: list[int] | None = None  # how many of them are there, by lane; None: all
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What came back from the clients of a round."""
+
+    clients: Tensor  # [lanes, active]
+    sizes: Tensor  # [lanes, active]: their samples
+    shares: Tensor  # [lanes, active]: by samples, or equal
+    update: Tensor  # [lanes, parameters]: sum of the clients' updates by weight
+    buffers: Tensor  # [lanes, buffers]: mean of the clients' buffers
+    reports: list[dict[str, Tensor]]  # per segment, [lanes, active, ...]
+    counts: list[int] | None = None  # how many answered, by lane; None: all
+    params: Tensor | None = None  # [lanes, active, parameters] where single models are asked for
+    all_buffers: Tensor | None = None  # [lanes, active, buffers], with them
+    after: Evaluation | None = None  # of the local models, in rounds in which they are examined
+    class_counts: Tensor | None = None  # [lanes, active, classes], where they are known
+
+
 class ServerSide:
     """The servers of all lanes. ``stack`` is what they carry from round to round, and is moved on here."""
 
@@ -46,119 +76,341 @@ class ServerSide:
         data: DeviceData,
         stack: LaneStack,
         evaluator: ClientEvaluator,
+        class_counts: ClassCounts = lambda: None,
     ) -> None:
         self.lanes, self.model, self.data, self.stack, self.evaluator = lanes, model, data, stack, evaluator
-        self.device = data.device
+        self.device, self.class_counts = data.device, class_counts
         self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients
         self.seeds = [lane.spec.seed for lane in lanes]
         self.uniform = torch.tensor([lane.spec.aggregation == "uniform" for lane in lanes], device=self.device)
-        self.pixels = InputScaling(
-            torch.stack([data.pixels[lane.spec.standardize].scale for lane in lanes]),
-            torch.stack([data.pixels[lane.spec.standardize].shift for lane in lanes]),
-        )
+        self.scaling = lane_scaling(lanes, data)
+        evaluator.head = self.head
 
     @property
     def segments(self) -> list[Segment]:
         return self.stack.segments
 
-    def select(self, round_number: int, absent: Sequence[int] = ()) -> Tensor:
-        """Chosen clients, ``[lanes, active]``; ``absent`` ones are passed over, so that fewer may be left."""
+    @property
+    def inspects(self) -> bool:
+        """Whether somebody wants to see single models."""
+        parts = [part for segment in self.segments for part in (segment.algorithm, segment.selection)]
+        return any(overrides(part, "inspect") for part in parts)
+
+    # --- before clients train ----------------------------------------------------------------------------------------
+
+    def select(self, round_number: int, absent: Sequence[int] = ()) -> Chosen:
+        """Chosen clients; ``absent`` ones, and those that availability leaves out, are passed over."""
         draws = schedule.client_draws(self.seeds, round_number, self.num_clients, self.device)
-        draws[:, list(absent)] = NOBODY_DRAWS_THIS
+        always = all(lane.availability.always for lane in self.lanes) and not absent
+        available = torch.ones_like(draws, dtype=torch.bool) if always else self._available(round_number, absent)
+        # Where all lanes lack clients alike (there is one lane under Flower), fewer are chosen.
         active = min(self.active, self.num_clients - len(absent))
-        chosen = []
-        for segment in self.segments:
+        chosen = torch.cat([self._select(segment, round_number, draws, available, active) for segment in self.segments])
+        if always:
+            return Chosen(chosen)
+        there = available.gather(1, chosen)
+        order = (~there).long().argsort(dim=1, stable=True)
+        return Chosen(chosen.gather(1, order), there.sum(1).tolist())
 
-            def one(state: dict[str, Tensor], draws: Tensor, algorithm: Algorithm = segment.algorithm) -> Tensor:
-                return algorithm.select(state, draws, active)
+    def _available(self, round_number: int, absent: Sequence[int]) -> Tensor:
+        rows = [lane.availability.present(lane.spec.seed, round_number, self.num_clients) for lane in self.lanes]
+        available = torch.stack(rows)
+        available[:, list(absent)] = False
+        nobody = ~available.any(1)
+        if nobody.any():  # everybody who would be available is away: whoever is left is asked
+            left = torch.ones(self.num_clients, dtype=torch.bool)
+            left[list(absent)] = False
+            available[nobody] = left
+        return available.to(self.device)
 
-            chosen.append(vmap(one)(segment.state, draws[segment.lanes]))
-        return torch.cat(chosen)
+    def _select(self, segment: Segment, round_number: int, draws: Tensor, available: Tensor, active: int) -> Tensor:
+        rows, rule = segment.lanes, segment.selection
+        legacy = getattr(segment.algorithm, "select", None)
+        if legacy is not None and type(rule).__name__ == "Uniform":
+            seen = torch.where(available[rows], draws[rows], NOBODY_DRAWS_THIS)
+            return vmap(lambda state, draws: legacy(state, draws, active))(segment.state, seen)
+        counts = self.class_counts() if rule.needs_class_counts else None
+        if rule.needs_class_counts and counts is None:
+            raise FedGAError(
+                "--select chooses by the clients' class counts, which are not known here: choose another rule, or let "
+                "the sites report them"
+            )
 
-    def broadcast(self) -> list[dict[str, Tensor]]:
+        def one(state: Tensors, draws: Tensor, available: Tensor, counts: tuple[Tensor, ...]) -> Tensor:
+            return rule.select(Choice(round_number, state, draws, available, active, *counts))
+
+        given = () if counts is None else (counts[rows].to(self.device),)
+        return vmap(one)(segment.select_state, draws[rows], available[rows], given)
+
+    def broadcast(self, round_number: int) -> list[dict[str, Tensor]]:
         """What every segment's servers send besides the model, ``[lanes, ...]``."""
-        return [self._broadcast(segment) for segment in self.segments]
+        return [self._broadcast(segment, round_number) for segment in self.segments]
 
-    def _broadcast(self, segment: Segment) -> dict[str, Tensor]:
+    def _broadcast(self, segment: Segment, round_number: int) -> dict[str, Tensor]:
         if not overrides(segment.algorithm, "broadcast"):
             return {}
-        classes, find = self.data.dataset.num_classes, self.model.last_layer
+        return self._of_servers(segment, segment.algorithm.broadcast, round_number)
 
-        def one(
-            params: Tensor, buffers: Tensor, state: dict[str, Tensor], auxiliary: Tensor | None
-        ) -> dict[str, Tensor]:
-            def forward(params: Tensor, inputs: Tensor) -> Tensor:
-                return self.model.forward_one(params, buffers, inputs)
-
-            return segment.algorithm.broadcast(Server(params, state, classes, forward, find, auxiliary))
-
-        params, buffers = self.stack.params[segment.lanes], self.stack.buffers[segment.lanes]
-        auxiliary = None
+    def _of_servers(self, segment: Segment, hook: Callable[..., Any], round_number: int, *more: Any) -> Any:
+        """A hook of a `Server` (first) and of what is given besides, ``[lanes, ...]``, mapped over a segment."""
+        lanes = segment.lanes
+        auxiliary: tuple[Tensor, ...] = ()
         if segment.auxiliary is not None:
             stored = self.data.gather(segment.auxiliary)  # [lanes, classes, samples, ...]
-            pixels = InputScaling(self.pixels.scale[segment.lanes], self.pixels.shift[segment.lanes])
-            auxiliary = pixels.apply(stored.flatten(1, 2)).view(stored.shape)
-        axes = (0, 0, 0, None if auxiliary is None else 0)
-        return vmap(one, in_dims=axes)(params, buffers, segment.state, auxiliary)
+            scaling = InputScaling(self.scaling.scale[lanes], self.scaling.shift[lanes])
+            auxiliary = (scaling.apply(stored.flatten(1, 2)).view(stored.shape),)
 
-    def weights(self, clients: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Shares by sample count (or equal), and the algorithms' weights made from them: ``[lanes, active]`` each."""
+        def one(
+            params: Tensor, buffers: Tensor, state: dict[str, Tensor], auxiliary: tuple[Tensor, ...], *more: Any
+        ) -> Any:
+            server = self._server(params, buffers, state, round_number)
+            return hook(replace(server, auxiliary=auxiliary[0]) if auxiliary else server, *more)
+
+        params, buffers = self.stack.params[lanes], self.stack.buffers[lanes]
+        return vmap(one)(params, buffers, segment.state, auxiliary, *more)
+
+    def groups(self, round_number: int, chosen: Chosen) -> list[int]:
+        """The group of each chosen client of the only lane: where clients train in turn, a run has an engine alone."""
+        [segment] = self.segments
+        counts = self.class_counts()
+        if counts is None:
+            raise FedGAError(
+                "the algorithm groups clients by their class counts, which are not known here: let the sites report "
+                "them, or choose another algorithm"
+            )
+        own = counts.to(self.device).gather(1, chosen.clients[..., None].expand(-1, -1, counts.shape[-1]))
+        found = self._of_servers(segment, segment.algorithm.groups, round_number, chosen.clients, own)
+        return [int(group) for group in found[0].tolist()]
+
+    # --- after clients have trained ----------------------------------------------------------------------------------
+
+    def weights(self, clients: Tensor, sizes: Tensor, counts: list[int] | None = None) -> tuple[Tensor, Tensor]:
+        """Shares by sample count (or equal), and the algorithms' weights made from them: ``[lanes, active]`` each.
+
+        Both are 0 for clients beyond the ``counts`` that are there.
+        """
         sizes = torch.where(self.uniform[:, None], 1.0, sizes.to(self.model.dtype))
+        if counts is not None:
+            place = torch.arange(sizes.shape[1], device=self.device)
+            sizes = sizes * (place < torch.tensor(counts, device=self.device)[:, None])
         shares = sizes / sizes.sum(1, keepdim=True)
-        weights = [
-            vmap(segment.algorithm.weights)(segment.state, clients[segment.lanes], shares[segment.lanes])
-            for segment in self.segments
-        ]
-        return shares, torch.cat(weights)
 
-    def advance(
+        def weigh(segment: Segment) -> Tensor:
+            rows = segment.lanes
+            hook = segment.algorithm.weights
+            if counts is None:
+                return vmap(hook)(segment.state, clients[rows], shares[rows])
+            found = torch.zeros_like(shares[rows])
+            for row, lane in enumerate(range(rows.start, rows.stop)):
+                state = {name: value[row] for name, value in segment.state.items()}
+                there = counts[lane]
+                found[row, :there] = hook(state, clients[lane, :there], shares[lane, :there])
+            return found
+
+        return shares, torch.cat([weigh(segment) for segment in self.segments])
+
+    def advance(self, round_number: int, returned: Returned, surveys: Sequence[Tensor | None]) -> None:
+        """The servers' step, and what algorithms and rules learn from the round; ``surveys [lanes, clients]``."""
+        params = self.stack.params.clone()
+        own_steps: dict[int, RoundResult] = {}
+        for segment, reports, survey in zip(self.segments, returned.reports, surveys, strict=True):
+            algorithm, rule = segment.algorithm, segment.selection
+            seen = reports | self._inspected(segment, algorithm, round_number, returned)
+            state = segment.state
+            if overrides(algorithm, "update_server"):
+                state = self._after(segment, algorithm.update_server, state, round_number, returned, seen, survey)
+            if overrides(rule, "update"):
+                of_rule = reports | self._inspected(segment, rule, round_number, returned)
+                given = (segment.select_state, round_number, returned, of_rule, survey)
+                segment.select_state = self._after(segment, rule.update, *given)
+            segment.state = state
+            if overrides(algorithm, "aggregate"):
+                for row, lane in enumerate(range(segment.lanes.start, segment.lanes.stop)):
+                    own_steps[lane] = _round_of(returned, lane, row, round_number, seen, survey)
+        for group in self.stack.servers:
+            self._step(group, params, returned.update, own_steps)
+        self.stack.move(params, returned.buffers, round_number)
+
+    def _step(self, group: ServerGroup, params: Tensor, update: Tensor, own_steps: dict[int, RoundResult]) -> None:
+        """Move the lanes of one server optimiser; an algorithm with a step of its own decides how that is used."""
+        rows = [row for row, lane in enumerate(group.lanes) if lane not in own_steps]
+        if len(rows) == len(group.lanes):
+            params[group.lanes] = group.step(self.stack.params[group.lanes], update[group.lanes])
+            return
+        kept = {name: value.clone() for name, value in group.state.items()}
+        for row, lane in enumerate(group.lanes):
+            before = {name: value[row] for name, value in group.state.items()}
+            params[lane], after = self._next(lane, group, row, before, update[lane], own_steps.get(lane))
+            for name, value in after.items():
+                kept[name][row] = value
+        group.state = kept
+
+    def _next(
         self,
-        round_number: int,
-        clients: Tensor,
+        lane: int,
+        group: ServerGroup,
+        row: int,
+        kept: dict[str, Tensor],
         update: Tensor,
-        buffers: Tensor,
-        reports: Sequence[dict[str, Tensor]],
-        surveys: Sequence[Tensor | None],
-    ) -> None:
-        """The servers' step. ``reports`` are ``[lanes, active, ...]`` and ``surveys [lanes, clients]`` per segment."""
-        self.stack.advance(update, buffers, round_number)
-        for segment, report, survey in zip(self.segments, reports, surveys, strict=True):
-            if overrides(segment.algorithm, "update_server"):
-                axes = (0, 0, 0, None if survey is None else 0)
-                hook = vmap(segment.algorithm.update_server, in_dims=axes)
-                segment.state = hook(segment.state, clients[segment.lanes], report, survey)
+        own: RoundResult | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The next model of one lane, and what its server optimiser keeps."""
+        params = self.stack.params[lane]
 
-    def evaluate(self) -> Evaluation:
-        """The global model of every lane on the test split."""
-        return self.evaluator.evaluate(self.stack.params, self.stack.buffers, range(len(self.lanes)))
+        def step(update: Tensor) -> Tensor:
+            nonlocal kept
+            moved, kept = group.optimizer.step(params, update, kept, group.rate[row])
+            return moved
 
-    def results(
+        if own is None:
+            return step(update), kept
+        segment = self._segment_of(lane)
+        inner = lane - segment.lanes.start
+        state = {name: value[inner] for name, value in segment.state.items()}
+        server = self._server(params, self.stack.buffers[lane], state, own.number)
+        return segment.algorithm.aggregate(server, own, step), kept
+
+    def _inspected(self, segment: Segment, inspector: Any, round_number: int, returned: Returned) -> dict[str, Tensor]:
+        """What an algorithm or rule reads off single models, ``[lanes, active, ...]``."""
+        if not overrides(inspector, "inspect"):
+            return {}
+        assert returned.params is not None
+        rows = segment.lanes
+
+        def one(params: Tensor, buffers: Tensor, state: dict[str, Tensor], models: Tensor) -> dict[str, Tensor]:
+            return inspector.inspect(self._server(params, buffers, state, round_number), models)
+
+        given = (self.stack.params[rows], self.stack.buffers[rows], segment.state, returned.params[rows])
+        return vmap(one)(*given)
+
+    def _after(
         self,
+        segment: Segment,
+        hook: Callable[[Tensors, RoundResult], dict[str, Tensor]],
+        state: dict[str, Tensor],
         round_number: int,
-        clients: Tensor,
-        class_counts: Tensor | None,
-        before: Evaluation | None,
-        after: Evaluation | None,
-    ) -> list[LaneRound]:
-        """What is recorded of the round; ``class_counts [lanes, active, classes]`` is None where nobody tells them."""
+        returned: Returned,
+        reports: dict[str, Tensor],
+        survey: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """The state after a round, of every lane of a segment; each sees the clients that answered, and no others."""
+        rows = segment.lanes
+        if returned.counts is not None:
+            found = []
+            for row, lane in enumerate(range(rows.start, rows.stop)):
+                before = {name: value[row] for name, value in state.items()}
+                found.append(hook(before, _round_of(returned, lane, row, round_number, reports, survey)))
+            return {name: torch.stack([each[name] for each in found]) for name in found[0]}
+
+        def one(state: dict[str, Tensor], given: tuple[Any, ...], surveyed: tuple[Tensor, ...]) -> dict[str, Tensor]:
+            return hook(state, RoundResult(round_number, *given, *surveyed))
+
+        given = (returned.clients[rows], returned.shares[rows], returned.update[rows], reports)
+        return vmap(one)(state, given, () if survey is None else (survey,))
+
+    def _server(self, params: Tensor, buffers: Tensor, state: Tensors, round_number: int) -> Server:
+        """The server of one lane, without samples of its own."""
+
+        def forward(params: Tensor, inputs: Tensor) -> Tensor:
+            return self.model.forward_one(params, buffers, inputs)
+
+        return Server(params, state, self.data.dataset.num_classes, forward, self.model.params, None, round_number)
+
+    def finish(self, round_number: int, finals: Sequence[dict[str, Tensor] | None], which: Sequence[int]) -> None:
+        """The exchange after the last round of the lanes in ``which``; ``finals`` are ``[lanes, clients, ...]``."""
+        for segment, reports in zip(self.segments, finals, strict=True):
+            if reports is None:
+                continue
+            for lane in [lane for lane in which if segment.lanes.start <= lane < segment.lanes.stop]:
+                inner = lane - segment.lanes.start
+                state = {name: value[inner] for name, value in segment.state.items()}
+                seen = {name: value[inner] for name, value in reports.items()}
+                server = self._server(self.stack.params[lane], self.stack.buffers[lane], state, round_number)
+                self.stack.params[lane] = segment.algorithm.finish(server, seen)
+
+    # --- scores ------------------------------------------------------------------------------------------------------
+
+    def head(self, lanes: Sequence[int], round_number: int) -> Head | None:
+        """The algorithms' head for a stack of models, one of each of the named lanes; None: the network's own."""
+        segments = [self._segment_of(lane) for lane in lanes]
+        if not overrides(segments[0].algorithm, "head"):
+            return None
+        sent = self._broadcast(segments[0], round_number)
+        rows = torch.tensor([lane - segments[0].lanes.start for lane in lanes], device=self.device)
+        return stacked_head(self.model, segments[0].algorithm, {name: value[rows] for name, value in sent.items()})
+
+    def _segment_of(self, lane: int) -> Segment:
+        return next(segment for segment in self.segments if segment.lanes.start <= lane < segment.lanes.stop)
+
+    def evaluate(self, round_number: int) -> Evaluation:
+        """The global model of every lane on the test split."""
+        return self.evaluator.evaluate(self.stack.params, self.stack.buffers, range(len(self.lanes)), round_number)
+
+    def results(self, round_number: int, returned: Returned, before: Evaluation | None) -> list[LaneRound]:
+        """What is recorded of the round."""
         finite = self.stack.params.isfinite().all(1).tolist()
         rows = self.evaluator.metric_rows(self.stack, round_number)
+        self._personal(rows, round_number)
+        after, class_counts, clients = returned.after, returned.class_counts, returned.clients
         examined = self.evaluator.examined(round_number) if before is not None and after is not None else set()
         records: list[list[ClientRecord]] = [[] for _ in self.lanes]
         seen: list[dict[str, float]] = [{} for _ in self.lanes]
         if before is not None and after is not None and class_counts is not None:
             found = client_records(clients, class_counts, before, after)
-            records = [records if lane in examined else [] for lane, records in enumerate(found)]
+            there = returned.counts or [clients.shape[1]] * len(self.lanes)
+            records = [records[: there[lane]] if lane in examined else [] for lane, records in enumerate(found)]
         elif after is not None:
             ratios = mean_client_ratio(after, len(self.lanes))
             seen = [{"client_ea_ratio": ratio} if lane in examined else {} for lane, ratio in enumerate(ratios)]
         results = []
         for lane, row in enumerate(rows):
-            diverged = not finite[lane] or (row is not None and not np.isfinite(row["loss"]))
+            diverged = not finite[lane] or (row is not None and not np.isfinite(row.get("loss", 0.0)))
             if row is not None and not diverged:
                 row |= client_scores(records[lane]) if records[lane] else seen[lane]
             results.append(LaneRound(round_number, None if diverged else row, records[lane], diverged))
         return results
+
+    def _personal(self, rows: list[dict[str, float] | None], round_number: int) -> None:
+        """Clients with a part of the model of their own: each is scored on the test split by its own label mix.
+
+        Where the head is a client's own there is no global model to test.
+        """
+        counts = self.class_counts()
+        for segment in self.segments:
+            own = segment.own
+            if own is None or counts is None or OWN[0] not in segment.client_state:
+                continue
+            for row, lane in enumerate(range(segment.lanes.start, segment.lanes.stop)):
+                if rows[lane] is None:
+                    continue
+                params = self.stack.params[lane].expand(self.num_clients, -1).clone()
+                buffers = self.stack.buffers[lane].expand(self.num_clients, -1).clone()
+                params[:, own.params] = segment.client_state[OWN[0]][row].to(self.device)
+                buffers[:, own.buffers] = segment.client_state[OWN[1]][row].to(self.device)
+                found = self.evaluator.evaluate(params, buffers, [lane] * self.num_clients, round_number)
+                kept = {} if own.has_head else rows[lane] or {}
+                rows[lane] = kept | {"client_accuracy": own_mix(found, counts[lane].to(self.device))}
+
+
+def lane_scaling(lanes: Sequence[Lane], data: DeviceData) -> InputScaling:
+    """How samples become inputs, with a row per lane."""
+    each = [data.pixels[lane.spec.standardize] for lane in lanes]
+    return InputScaling(torch.stack([one.scale for one in each]), torch.stack([one.shift for one in each]))
+
+
+def _round_of(
+    returned: Returned, lane: int, row: int, round_number: int, reports: dict[str, Tensor], survey: Tensor | None
+) -> RoundResult:
+    """A round as the server of one lane sees it, which is in this row of its segment."""
+    there = slice(0, None if returned.counts is None else returned.counts[lane])
+    return RoundResult(
+        round_number,
+        returned.clients[lane, there],
+        returned.shares[lane, there],
+        returned.update[lane],
+        {name: value[row, there] for name, value in reports.items()},
+        None if survey is None else survey[row],
+    )
 
 
 def lane_sums(weights: Tensor, values: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from fedga.engine.server import LaneRound
 from fedga.engine.stack.lanes import Lane
 from fedga.errors import FedGAError, unknown_name
 from fedga.models import ModelBuilder, build_model
-from fedga.spec.settings import SETTINGS, RunSpec
+from fedga.spec.settings import DataSettings, TrainingSettings, parse_algorithm
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,16 @@ def simulate(
     if not federation.sizes.all():
         empty = int(np.flatnonzero(federation.sizes == 0)[0])
         raise FedGAError(f"client {empty} of the federation has no samples: leave it out")
-    dataset = federation.dataset
-    written = algorithm if isinstance(algorithm, str) else "fedavg"
+    dataset, norm = federation.dataset, settings.pop("norm", "batch")
     try:
-        spec = RunSpec(
-            dataset=dataset.name,
-            algorithm=written,
-            model=model if isinstance(model, str) else "own",
-            partition="iid",  # the federation is given: how it came about does not matter here
-            clients=federation.num_clients,
-            **{"active": min(10, federation.num_clients)} | settings,
-        )
+        spec = TrainingSettings(**{"active": min(10, federation.num_clients)} | settings)
+        if spec.active > federation.num_clients:
+            raise FedGAError(
+                f"--active {spec.active} is more than the {federation.num_clients} clients of the federation"
+            )
         if isinstance(algorithm, str):
-            algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+            name, options = parse_algorithm(algorithm)
+            algorithm = make_algorithm(name, **dict(options))
     except FedGAError as error:  # which speaks of flags
         raise FedGAError(re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), str(error))) from None
     algorithm = make_algorithm(algorithm)
@@ -82,7 +80,7 @@ def simulate(
     if isinstance(model, nn.Module):
         network = copy.deepcopy(model)
     else:
-        network = build_model(model, dataset.input_shape, dataset.num_classes, norm=spec.norm, seed=spec.seed)
+        network = build_model(model, dataset.input_shape, dataset.num_classes, norm=norm, seed=spec.seed)
     _check_outputs(network, dataset)
     try:
         where = torch.device(device)
@@ -108,13 +106,13 @@ def simulate(
     return _result(engine, network, rows, diverged)
 
 
-_GIVEN_OTHERWISE = ("dataset", "alpha", "partition", "clients", "client_column", "label_column", "classes_per_client")
-_KNOWN = [name for name in SETTINGS if name not in (*_GIVEN_OTHERWISE, "model", "algorithm", "preset")]
+_OF_DATA = tuple(each.name for each in dataclasses.fields(DataSettings))
+_KNOWN = (*(each.name for each in dataclasses.fields(TrainingSettings)), "norm")
 
 
 def _refuse_what_is_given_otherwise(settings: dict[str, Any]) -> None:
     for name in settings:
-        if name in _GIVEN_OTHERWISE:
+        if name in _OF_DATA:
             raise FedGAError(f"{name} is part of the federation: give it to make_federation or load_dataset")
         if name not in _KNOWN:
             raise unknown_name("setting", name, _KNOWN)

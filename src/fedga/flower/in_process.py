@@ -12,13 +12,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from fedga.engine.device_data import DeviceData
+from fedga.engine.local import uses_features
 from fedga.engine.stack.lanes import Lane
 from fedga.engine.stack.stacked import StackedModel
 from fedga.flower import wire
-from fedga.flower.client.app import answer_survey, answer_training
+from fedga.flower.client.app import answer_final, answer_survey, answer_training
 from fedga.flower.client.participant import ClientData, Participant
 from fedga.flower.client.state_store import ClientStateStore
-from fedga.flower.replies import Declaration
+from fedga.flower.replies import Declaration, unsent_names
 from fedga.flower.server.remote import RemoteEngine
 from fedga.flower.server.roster import Roster
 
@@ -28,9 +29,12 @@ class _Clients:
 
     def __init__(self, lane: Lane, data: DeviceData, folder: Path) -> None:
         self.lane, self.data, self.folder = lane, data, folder
-        self.network = StackedModel(lane.model)
+        self.network, state = StackedModel(lane.model), lane.model.state_dict()
+        if uses_features(lane.algorithm):
+            self.network.keep_features()
         classes = lane.federation.dataset.num_classes
-        self.declaration = Declaration.of(self.network, lane.model.state_dict(), lane.algorithm, classes)
+        self.declaration = Declaration.of(self.network, state, lane.algorithm, classes)
+        self.unsent = {name: state[name] for name in unsent_names(self.network, lane.algorithm)}
 
     def get_node_ids(self) -> Iterable[int]:
         return range(self.lane.federation.num_clients)
@@ -42,10 +46,13 @@ class _Clients:
         spec, client = self.lane.spec, wire.whole(wire.config_of(message), "client")
         places = torch.from_numpy(self.lane.federation.client(client))
         client_data = ClientData(self.data, places, self.data.pixels[spec.standardize])
-        participant = Participant(spec, self.lane.algorithm, self.network, client_data, client, self.declaration)
+        part = (spec, self.lane.algorithm, self.network, client_data, client, self.declaration, self.unsent)
+        participant, shelf = Participant(*part), ClientStateStore(self.folder, "run", client)
         if message.metadata.message_type == wire.SURVEY:
             return answer_survey(message, participant)
-        return answer_training(message, participant, ClientStateStore(self.folder, spec.run_id, client))[0]
+        if message.metadata.message_type == wire.FINISH:
+            return answer_final(message, participant, shelf)
+        return answer_training(message, participant, shelf)[0]
 
 
 def run_in_process(lane: Lane, data: DeviceData, rounds: int, folder: Path) -> Tensor:
@@ -55,7 +62,8 @@ def run_in_process(lane: Lane, data: DeviceData, rounds: int, folder: Path) -> T
     roster = Roster(lane.federation.num_clients)
     roster.nodes = {client: client for client in range(roster.num_clients)}
     roster.began = True
-    engine = RemoteEngine(lane, data, roster, clients)
+    counts = torch.from_numpy(lane.federation.class_counts).float()
+    engine = RemoteEngine(lane, data, roster, clients, class_counts=lambda which: counts[list(which)])
     for _ in range(rounds):
         engine.run_round()
     return engine.stack.params[0]

@@ -7,6 +7,7 @@ received is ever unpickled, and nothing larger than declared is allocated.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from flwr.common.constant import SType
 from torch import Tensor
 
 from fedga.algorithms.base import Algorithm, Sent
+from fedga.engine.stack.lanes import Own
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError, quoted
 from fedga.flower import wire
@@ -47,12 +49,13 @@ class Declaration:
     report: Mapping[str, Declared]
     survey: Mapping[str, Declared]
     received: Mapping[str, Declared]  # from the server
+    final: Mapping[str, Declared]  # after the last round
     others: bool = False  # whether clients are other people's ClientApps, which send metrics of their own beside ours
 
     @property
     def most_bytes(self) -> int:
         """Of all arrays in a reply, with their headers."""
-        arrays = [*self.model.values(), *self.report.values(), *self.survey.values()]
+        arrays = [*self.model.values(), *self.report.values(), *self.survey.values(), *self.final.values()]
         return sum(8 * math.prod(array.shape) + _LONGEST_HEADER for array in arrays)
 
     @classmethod
@@ -66,26 +69,46 @@ class Declaration:
         others: bool = False,
     ) -> Declaration:
         """Of a run; ``state`` is the network's ``state_dict``, all of which may travel."""
-        sizes = {"1": (), "classes": (num_classes,), "parameters": (model.params.total,)}
+        sizes = {"classes": num_classes, "parameters": model.params.total, "features": model.params.features or 0}
         types = _types(torch.float32, model.dtype)
 
         def beside(sent: Sequence[Sent]) -> dict[str, Declared]:
-            return {one.name: Declared(sizes[one.size], types) for one in sent}
+            return {one.name: Declared(one.shape(sizes), types) for one in sent}
 
         return cls(
-            _declared_model(model, state),
+            _declared_model(model, state, unsent_names(model, algorithm)),
             beside([sent for sent in algorithm.uploads if sent.name != "survey"]),
             beside([sent for sent in algorithm.uploads if sent.name == "survey"]),
             beside(algorithm.downloads),
+            beside(algorithm.final_uploads),
             others,
         )
 
 
-def _declared_model(model: StackedModel, state: Mapping[str, Tensor]) -> dict[str, Declared]:
+def unsent_names(model: StackedModel, algorithm: Algorithm) -> frozenset[str]:
+    """Parameters that stand still or stay at a client, and buffers that stay with them."""
+    own = Own.of(algorithm, model)
+    if own is None:
+        return model.stands_still
+    places = ((model.params, own.params), (model.buffers, own.buffers))
+    stays = [name for layout, at in places for name, part in layout.slices().items() if bool((at == part.start).any())]
+    return model.stands_still | set(stays)
+
+
+def frozen_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Of parameters that stand still; empty where there are none."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode() + tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32] if tensors else ""
+
+
+def _declared_model(model: StackedModel, state: Mapping[str, Tensor], unsent: frozenset[str]) -> dict[str, Declared]:
     """Parameters and buffers, which must come, and constants such as counters, which may."""
     needed = {
         name: Declared(tuple(shape), _types(model.dtype, state[name].dtype if name in state else model.dtype))
         for name, shape in (model.params.shapes | model.buffers.shapes).items()
+        if name not in unsent
     }
     constants = {
         name: Declared(tuple(tensor.shape), _types(tensor.dtype), needed=False)
@@ -184,8 +207,11 @@ def _decoded(array: Array, place: _Place) -> Tensor:
     return torch.from_numpy(flat.reshape(tuple(array.shape), order="F" if place.by_column else "C").copy(order="C"))
 
 
-def vectors(model: StackedModel, named: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """A model by name as parameter and buffer vector."""
+def vectors(
+    model: StackedModel, named: Mapping[str, Tensor], unsent: Mapping[str, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """A model by name as parameter and buffer vector; what is not sent is given by ``unsent``."""
+    named = {**(unsent or {}), **named}
     for name, shape in (model.params.shapes | model.buffers.shapes).items():
         if name not in named or named[name].shape != shape:
             found = f"shape {tuple(named[name].shape)}" if name in named else "no entry"
@@ -231,9 +257,12 @@ class Reply:
         return all(bool(tensor.isfinite().all()) for tensor in self.report.values())
 
 
-def read_training(model: StackedModel, declaration: Declaration, client: int, message: Message) -> Reply:
+def read_training(
+    model: StackedModel, declaration: Declaration, unsent: Mapping[str, Tensor], client: int, message: Message
+) -> Reply:
+    """``unsent`` are the parts of the model that do not travel, as the server has them."""
     content = _checked_content(message, declaration, arrays=(wire.ARRAYS, wire.REPORT), metrics=True)
-    params, buffers = vectors(model, read_arrays(content, wire.ARRAYS, declaration.model))
+    params, buffers = vectors(model, read_arrays(content, wire.ARRAYS, declaration.model), unsent)
     report = read_arrays(content, wire.REPORT, declaration.report)
     row = wire.metrics_of(message)
     _check_names(row, (wire.EXAMPLES,), declaration)
@@ -244,6 +273,12 @@ def read_training(model: StackedModel, declaration: Declaration, client: int, me
 def read_survey(declaration: Declaration, message: Message) -> Tensor:
     content = _checked_content(message, declaration, arrays=(wire.REPORT,))
     return read_arrays(content, wire.REPORT, declaration.survey)["survey"].to(torch.get_default_dtype())
+
+
+def read_final(declaration: Declaration, message: Message) -> dict[str, Tensor]:
+    content = _checked_content(message, declaration, arrays=(wire.REPORT,))
+    found = read_arrays(content, wire.REPORT, declaration.final)
+    return {name: tensor.to(torch.get_default_dtype()) for name, tensor in found.items()}
 
 
 @dataclass(frozen=True)

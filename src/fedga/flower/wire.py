@@ -20,7 +20,7 @@ ARRAYS, RECEIVED, PIXELS, CONFIG = "arrays", "received", "pixels", "config"
 REPORT, METRICS, IDENTITY = "report", "metrics", "identity"
 
 TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
-INTRODUCE, SURVEY = f"{MessageType.QUERY}.introduce", f"{MessageType.QUERY}.survey"
+INTRODUCE, SURVEY, FINISH = (f"{MessageType.QUERY}.{name}" for name in ("introduce", "survey", "finish"))
 
 _WRAPPED = re.compile(r"<class '[\w.]+'>:<'(.*)'>", re.DOTALL)
 

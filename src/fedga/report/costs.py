@@ -38,11 +38,11 @@ def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes
     def total(sent: tuple[Sent, ...]) -> int:
         return sum(one.bytes(num_classes, num_parameters) for one in sent)
 
-    survey = tuple(one for one in algorithm.uploads if one.name == "survey") if algorithm.surveys else ()
+    survey = tuple(one for one in algorithm.uploads if one.name == "survey") if algorithm.evaluates_all_clients else ()
     exchanged = (*algorithm.uploads, *algorithm.downloads)
     learned = dict.fromkeys(one.reveals for one in exchanged if one.reveals != _NOTHING)
     passes = ["1 per local step"] if algorithm.needs_global_logits else []
-    passes += ["1 over all data of every client"] if algorithm.surveys else []
+    passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []
     passes += ["over the server's samples"] if algorithm.auxiliary_samples else []
     return {
         "algorithm": name,
@@ -50,10 +50,10 @@ def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes
         "extra_up_bytes": total(algorithm.uploads),
         "extra_down_bytes": total(algorithm.downloads),
         "survey_up_bytes": total(survey),
-        "survey_down_bytes": _FLOAT * num_parameters if algorithm.surveys else 0,
+        "survey_down_bytes": _FLOAT * num_parameters if algorithm.evaluates_all_clients else 0,
         "extra_forward_passes": "; ".join(passes),
-        "client_keeps_bytes": total(algorithm.keeps),
-        "client_keeps": "; ".join(one.name.replace("_", " ") for one in algorithm.keeps),
+        "client_keeps_bytes": total(algorithm.client_state_spec),
+        "client_keeps": "; ".join(one.name.replace("_", " ") for one in algorithm.client_state_spec),
         "server_learns": "; ".join(learned),
         "server_samples_per_class": algorithm.auxiliary_samples,
         "options": {field.name: field.default for field in fields(algorithm)},

@@ -95,7 +95,7 @@ def parse_list(name: str, text: str, flag: str = "") -> list[Any]:
 def _parse(where: str, name: str, text: str) -> list[Any]:
     setting = SETTINGS[name]
     values: list[Any] = []
-    for part in (part.strip() for part in text.split(",")):
+    for part in (part.strip() for part in text.split(getattr(setting.kind, "separator", ","))):
         if not part and not (name == "preset" and part == text.strip()):
             raise FedGAError(f"{where} {text!r} has an empty entry: separate values by single commas")
         ranges = isinstance(setting.kind, Number) and setting.kind.whole

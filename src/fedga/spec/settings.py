@@ -1,7 +1,8 @@
-"""One run: every setting that determines its numbers, checked once and named by its content.
+"""Settings: of the data, of training, of what is measured; and `RunSpec`, all of them together with a name.
 
-``RunSpec`` is the value that crosses from the command line to data, engine and store. The name of a field is the name
-of its TOML key, of its column and (with hyphens) of its flag.
+Whoever brings her own data and network (`simulate`, Flower) needs `TrainingSettings` alone. `RunSpec` is what a command
+line describes and the store keeps. The name of a field is the name of its TOML key, of its column and (with hyphens) of
+its flag.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from fedga import plugins
 from fedga.common.ranges import shown_value, wrong_value
 from fedga.errors import FedGAError, unknown_name
+from fedga.spec.augmentation import NEVER_MIRRORED, Augment, Augmentation
 from fedga.spec.kinds import Choice, Kind, Number, Switch, Text
 
 Options = tuple[tuple[str, float | str], ...]
@@ -29,7 +32,14 @@ SERVERS = ("sgd", "momentum", "adam", "yogi")
 PRECISIONS = ("float32", "tf32")
 
 # Settings that came after the first runs were stored, at the value those runs had: a run keeps its id.
-_LATER = {"precision": "float32"}
+_LATER = {
+    "precision": "float32",
+    "select": "uniform",
+    "augment": "",
+    "centralize": False,
+    "availability": "always",
+    "stragglers": 0.0,
+}
 
 LONGEST_NAME = 80  # of an unknown setting, as it is repeated
 SITES = "sites/"  # before the name of a federation, where a data set would be named: its samples lie at its sites
@@ -45,7 +55,112 @@ def _setting(default: Any, kind: Kind, help: str, flag: str = "") -> Any:  # noq
 
 
 @dataclass(frozen=True)
-class RunSpec:
+class Named(Choice):
+    """One of a few names, or of the user's own (`fedga.plugins`)."""
+
+    plugin_kind: str = ""
+
+    def check(self, where: str, value: Any) -> str:
+        own = isinstance(value, str) and value not in self.names and value in plugins.parts(self.plugin_kind)
+        return str(value) if own else super().check(where, value)
+
+
+class _Checked:
+    """Brings every setting of a dataclass to its canonical form; a bad one is refused in the words of its flag."""
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            if "kind" in each.metadata:
+                flag = each.metadata["flag"] or "--" + each.name.replace("_", "-")
+                object.__setattr__(self, each.name, each.metadata["kind"].check(flag, getattr(self, each.name)))
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces, shortest exact numbers; what came later is named where it is used."""
+        values = dataclasses.asdict(self)  # type: ignore[call-overload]
+        values = {name: value for name, value in values.items() if name not in _LATER or value != _LATER[name]}
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class DataSettings(_Checked):
+    """Which samples, and who holds them."""
+
+    dataset: str = _setting("digits", Text(), "data set: a known name, or the path of your own file or folder")
+    label_column: str | None = _setting(None, Text(none=True), "column of your table that holds the class")
+    client_column: str | None = _setting(None, Text(none=True), "column of your table that says whose sample it is")
+    partition: str = _setting("dirichlet", Named(PARTITIONS, "partitions"), "how samples are partitioned")
+    alpha: float | None = _setting(
+        None,
+        Number(above=0, none=True, smallest=1e-12, largest=1e12),  # beyond, every draw is its limit to the last sample
+        "Dirichlet concentration α: the smaller, the more skewed the clients' classes",
+    )
+    classes_per_client: int = _setting(2, _COUNT, "classes each client holds (partition shards)")
+    clients: int | None = _setting(
+        100, Number(whole=True, least=1, none=True), "number of clients (natural partitions bring their own)"
+    )
+
+
+@dataclass(frozen=True)
+class TrainingSettings(_Checked):
+    """How a federation trains, whatever its data, network and algorithm."""
+
+    active: int = _setting(10, _COUNT, "clients sampled per round")
+    select: str = _setting("uniform", Text(), "rule that selects clients, with options as name:option=value")
+    availability: str = _setting("always", Text(), "who is available: always, a rate, or a trace file")
+    stragglers: float = _setting(0.0, Number(least=0, most=1), "share of clients that do part of the work")
+    rounds: int = _setting(100, Number(whole=True, least=1, largest=10**9), "rounds of training")
+    local_epochs: int = _setting(
+        2, Number(whole=True, least=1, largest=10**4), "epochs each active client trains per round"
+    )
+    batch_size: int = _setting(64, _COUNT, "samples per local step")
+    optimizer: str = _setting("sgd", Choice(OPTIMIZERS), "optimiser of the clients")
+    lr: float = _setting(0.1, Number(above=0, smallest=_TINY, largest=_HUGE), "learning rate of the clients")
+    lr_schedule: str = _setting("constant", Choice(SCHEDULES), "how the clients' rate changes over rounds")
+    momentum: float = _setting(0.0, Number(least=0, below=1), "momentum of the clients' SGD")
+    weight_decay: float = _setting(0.0, Number(least=0, smallest=_TINY, largest=_HUGE), "weight decay of the clients")
+    clip: float | None = _setting(
+        5.0,
+        Number(least=0, none=True, zero_is_none=True, smallest=_TINY, largest=_HUGE),
+        "largest gradient norm of a local step (0: no clipping)",
+    )
+    centralize: bool = _setting(False, Switch(), "centralise gradients: subtract their mean over inputs")
+    augment: str = _setting("", Augment(), "change training pictures: mirror,shift:4 (default: unchanged)")
+    precision: str = _setting("float32", Choice(PRECISIONS), "precision of products on a GPU")
+    standardize: bool = _setting(False, Switch(), "give pixels mean 0 and deviation 1 per channel")
+    aggregation: str = _setting("samples", Choice(("samples", "uniform")), "weight of a client's update")
+    server: str = _setting("sgd", Named(SERVERS, "servers"), "optimiser of the server")
+    server_rate: float | None = _setting(
+        None,
+        Number(above=0, none=True, smallest=_TINY, largest=_HUGE),
+        "rate of the server optimiser (none: its own default)",
+    )
+    server_average: float = _setting(
+        0.0,
+        Number(least=0, most=1, smallest=1e-4),  # 1 minus less is not exact in float32
+        "weight of the newest model in the average (0: none)",
+    )
+    evaluate_every: int = _setting(1, _COUNT, "rounds between evaluations on the test split")
+    diagnose_every: int = _setting(
+        10, Number(whole=True, least=0), "rounds between class-wise evaluations of clients (0: never)"
+    )
+    seed: int = _setting(
+        0, Number(whole=True, least=0), "seed of partition, weights, client choice and batch order", flag="--seeds"
+    )
+
+
+@dataclass(frozen=True)
+class StudySettings(_Checked):
+    """What is compared: network, algorithm, and the preset that the other settings began from."""
+
+    model: str = _setting("mlp", Text(), "network")
+    norm: str = _setting("batch", Choice(("batch", "group")), "normalisation layers of the network")
+    algorithm: str = _setting("fedga", Text(), "algorithm, with options as name:option=value")
+    algorithm_options: Options = field(default=(), metadata={"help": "options of the algorithm after preset and text"})
+    preset: str = _setting("", Text(empty=True), "preset: settings to start from")
+
+
+@dataclass(frozen=True)
+class RunSpec(TrainingSettings, StudySettings, DataSettings):
     """Everything that determines the numbers of one run.
 
     Two specs are the same run exactly when their ``run_id`` is the same. Values are brought to one canonical form, and
@@ -62,72 +177,15 @@ class RunSpec:
     fedga.errors.FedGAError: --alpha must be a number above 0 (or none), not -1
     """
 
-    dataset: str = _setting("digits", Text(), "data set: a known name, or the path of your own file or folder")
-    label_column: str | None = _setting(None, Text(none=True), "column of your table that holds the class")
-    client_column: str | None = _setting(None, Text(none=True), "column of your table that says whose sample it is")
-    partition: str = _setting("dirichlet", Choice(PARTITIONS), "how samples are dealt out to clients")
-    alpha: float | None = _setting(
-        None,
-        Number(above=0, none=True, smallest=1e-12, largest=1e12),  # beyond, every draw is its limit to the last sample
-        "Dirichlet concentration α: the smaller, the more skewed the clients' classes",
-    )
-    classes_per_client: int = _setting(2, _COUNT, "classes each client holds (partition shards)")
-    clients: int | None = _setting(
-        100, Number(whole=True, least=1, none=True), "number of clients (natural partitions bring their own)"
-    )
-    active: int = _setting(10, _COUNT, "clients drawn each round")
-    model: str = _setting("mlp", Text(), "network")
-    norm: str = _setting("batch", Choice(("batch", "group")), "normalisation layers of the network")
-    algorithm: str = _setting("fedga", Text(), "algorithm, with options as name:option=value")
-    algorithm_options: Options = field(default=(), metadata={"help": "options of the algorithm after preset and text"})
-    preset: str = _setting("", Text(empty=True), "named set of settings the run began from")
-    rounds: int = _setting(100, Number(whole=True, least=1, largest=10**9), "rounds of training")
-    local_epochs: int = _setting(
-        2, Number(whole=True, least=1, largest=10**4), "epochs each active client trains per round"
-    )
-    batch_size: int = _setting(64, _COUNT, "samples per local step")
-    optimizer: str = _setting("sgd", Choice(OPTIMIZERS), "optimiser of the clients")
-    lr: float = _setting(0.1, Number(above=0, smallest=_TINY, largest=_HUGE), "learning rate of the clients")
-    lr_schedule: str = _setting("constant", Choice(SCHEDULES), "how the clients' rate moves over the rounds")
-    momentum: float = _setting(0.0, Number(least=0, below=1), "momentum of the clients' SGD")
-    weight_decay: float = _setting(0.0, Number(least=0, smallest=_TINY, largest=_HUGE), "weight decay of the clients")
-    clip: float | None = _setting(
-        5.0,
-        Number(least=0, none=True, zero_is_none=True, smallest=_TINY, largest=_HUGE),
-        "largest gradient norm of a local step (0 or none: any)",
-    )
-    precision: str = _setting("float32", Choice(PRECISIONS), "precision of products on a GPU")
-    standardize: bool = _setting(False, Switch(), "give pixels mean 0 and deviation 1 per channel")
-    aggregation: str = _setting("samples", Choice(("samples", "uniform")), "weight of a client's update")
-    server: str = _setting("sgd", Choice(SERVERS), "optimiser of the server")
-    server_rate: float | None = _setting(
-        None,
-        Number(above=0, none=True, smallest=_TINY, largest=_HUGE),
-        "rate of the server's optimiser (none: that optimiser's own)",
-    )
-    server_average: float = _setting(
-        0.0,
-        Number(least=0, most=1, smallest=1e-4),  # 1 minus less is not exact in float32
-        "weight of the newest model in the server's average over rounds (0: no average)",
-    )
-    evaluate_every: int = _setting(1, _COUNT, "rounds between evaluations on the test split")
-    diagnose_every: int = _setting(
-        10, Number(whole=True, least=0), "rounds between class-wise looks at the active clients (0: never)"
-    )
-    seed: int = _setting(
-        0, Number(whole=True, least=0), "seed of partition, weights, client choice and batch order", flag="--seeds"
-    )
-
     def __post_init__(self) -> None:
-        for name, setting in SETTINGS.items():
-            object.__setattr__(self, name, setting.kind.check(setting.flag, getattr(self, name)))
+        super().__post_init__()
         given = dict(_check_options(self.algorithm_options))
         _, written = parse_algorithm(self.algorithm)
         object.__setattr__(self, "algorithm_options", tuple(sorted({**given, **dict(written)}.items())))
         self._check_together()
 
     def _check_together(self) -> None:
-        """What no setting can tell alone."""
+        """Checks across settings."""
         if self.partition == "natural":
             object.__setattr__(self, "clients", None)  # the data say how many there are
         elif self.clients is None:
@@ -136,10 +194,12 @@ class RunSpec:
             raise FedGAError(
                 f"--active {self.active} is more than --clients {self.clients}: give --active {self.clients} or fewer"
             )
+        if Augmentation.parse("--augment", self.augment).mirror and self.dataset in NEVER_MIRRORED:
+            raise FedGAError(f"--augment mirror would turn {self.dataset} into other symbols: leave mirror out")
         if self.partition in READ_ALPHA:
             if self.alpha is None:
                 raise FedGAError(f"--partition {self.partition} needs --alpha, for example --alpha 0.1")
-        elif self.alpha is not None:
+        elif self.alpha is not None and self.partition in PARTITIONS:
             raise FedGAError(
                 f"--alpha {self.alpha:g} means nothing with --partition {self.partition}: "
                 f"leave it out, or choose --partition {', '.join(READ_ALPHA)}"
@@ -150,18 +210,22 @@ class RunSpec:
         """The algorithm without its options."""
         return parse_algorithm(self.algorithm)[0]
 
+    @property
+    def data(self) -> DataSettings:
+        """The part that says which samples, and who holds them."""
+        return DataSettings(**{each.name: getattr(self, each.name) for each in dataclasses.fields(DataSettings)})
+
+    @property
+    def training(self) -> TrainingSettings:
+        """The part that says how a federation trains."""
+        return TrainingSettings(
+            **{each.name: getattr(self, each.name) for each in dataclasses.fields(TrainingSettings)}
+        )
+
     @cached_property
     def run_id(self) -> str:
         """16 hexadecimal digits of the content: the same settings are the same run, on any machine."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
-
-    def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces, shortest exact numbers; what came later is named where it is used."""
-        values = dataclasses.asdict(self)
-        for name, before in _LATER.items():
-            if values[name] == before:
-                del values[name]
-        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> RunSpec:
@@ -207,6 +271,20 @@ def parse_algorithm(text: str) -> tuple[str, Options]:
     >>> parse_algorithm("fedga:variant=clamped")
     ('fedga', (('variant', 'clamped'),))
     """
+    return parse_named("--algorithm", text, "fedprox:mu=0.01")
+
+
+def parse_selection(text: str) -> tuple[str, Options]:
+    """Name and options of a selection rule.
+
+    >>> parse_selection("bandit:explore=0.5")
+    ('bandit', (('explore', 0.5),))
+    """
+    return parse_named("--select", text, "bandit:explore=0.5")
+
+
+def parse_named(flag: str, text: str, example: str) -> tuple[str, Options]:
+    """Name and options of what a flag names."""
     name, *rest = (part.strip() for part in text.split(":"))
     options: dict[str, float | str] = {}
     for part in rest:
@@ -214,24 +292,22 @@ def parse_algorithm(text: str) -> tuple[str, Options]:
         option = option.replace("-", "_")
         if not equals and (name.endswith(".py") or "." in name):
             raise FedGAError(
-                f"--algorithm {text!r} is where an algorithm is defined: name it in fedga.toml, as `fedga new "
-                "algorithm` does, and give that name"
+                f"{flag} {text!r} is where a class is defined: name it in fedga.toml, as `fedga new` does, and give "
+                "that name"
             )
         if not name or not equals or not option.isidentifier() or not value:
-            raise FedGAError(
-                f"--algorithm {text!r} has a bad option {part!r}: write name:option=value, for example fedprox:mu=0.01"
-            )
+            raise FedGAError(f"{flag} {text!r} has a bad option {part!r}: write name:option=value, as in {example}")
         if option in options:
-            raise FedGAError(f"--algorithm {text!r} gives the option {option!r} twice")
-        options[option] = _option_value(text, option, value)
+            raise FedGAError(f"{flag} {text!r} gives the option {option!r} twice")
+        options[option] = _option_value(f"{flag} {text!r}", option, value)
     if not name:
-        raise FedGAError(f"--algorithm {text!r} has no name: write name:option=value, for example fedprox:mu=0.01")
+        raise FedGAError(f"{flag} {text!r} has no name: write name:option=value, as in {example}")
     return name, tuple(sorted(options.items()))
 
 
-def _option_value(algorithm: str, option: str, value: object) -> float | str:
+def _option_value(named: str, option: str, value: object) -> float | str:
     """Numbers as finite floats, anything else as text."""
-    where = f"--algorithm {algorithm!r}: the option {option!r}"
+    where = f"{named}: the option {option!r}"
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise wrong_value(where, "a number or a text", value)
     try:
@@ -253,5 +329,5 @@ def _check_options(options: object) -> Options:
     for pair in options:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise FedGAError(f"algorithm_options must be pairs of name and value, not {shown_value(pair)}")
-        pairs.append((pair[0], _option_value("", pair[0], pair[1])))
+        pairs.append((pair[0], _option_value("--algorithm", pair[0], pair[1])))
     return tuple(pairs)

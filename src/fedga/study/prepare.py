@@ -205,14 +205,16 @@ def _unlike_columns(dataset: Dataset, name: str) -> list[str]:
     ]
 
 
-def fitting_model(name: str, input_shape: tuple[int, ...], num_classes: int, *, norm: str = "batch") -> nn.Module:
+def fitting_model(
+    name: str, input_shape: tuple[int, ...], num_classes: int, *, norm: str = "batch", seed: int = 0
+) -> nn.Module:
     """The network of that name, after it has shown that it turns such samples into such classes."""
     if num_classes < 2:
         raise FedGAError("the data have a single class, so there is nothing to tell apart: give samples of two or more")
     shape = "×".join(map(str, input_shape))
     model = _attempt(
         f"model {name} cannot be made for samples of shape {shape} in {num_classes} classes",
-        lambda: build_model(name, input_shape, num_classes, norm=norm).eval(),
+        lambda: build_model(name, input_shape, num_classes, norm=norm, seed=seed).eval(),
     )
     with torch.no_grad():
         logits = _attempt(

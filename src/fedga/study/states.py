@@ -51,11 +51,11 @@ def read_states(path: Path, round: int | None = None) -> dict[str, LaneState]:  
 
 def check_states(path: Path, states: Mapping[str, LaneState], lanes: Sequence[Lane], *, with_clients: bool) -> None:
     """Refuse states that are not those of these runs: a whole file may be another one, or somebody's own."""
-    if states.keys() != {lane.spec.run_id for lane in lanes}:
+    if states.keys() != {lane.run.run_id for lane in lanes}:
         raise DamagedError(f"the checkpoint {path} is of other runs")
     model = StackedModel(lanes[0].model)
     for lane in lanes:
-        state = states[lane.spec.run_id]
+        state = states[lane.run.run_id]
         for name, expected in first_state(lane, model).items():
             if name.startswith("client.") and not with_clients:
                 continue

@@ -212,7 +212,7 @@ def _stack(
     for lanes in alike.values():
         ordered = in_engine_order(lanes)
         parts = (ordered[start : start + size] for start in range(0, len(ordered), size))
-        groups.extend([lane.spec.run_id for lane in part] for part in parts)
+        groups.extend([lane.run.run_id for lane in part] for part in parts)
     return groups
 
 
@@ -240,7 +240,7 @@ class _GroupRun:
         with profile.span(STORE):
             states = self._last_states(group, lanes, execution)
         if states:  # in the order in which they were stacked
-            lanes = [next(lane for lane in lanes if lane.spec.run_id == run_id) for run_id in states]
+            lanes = [next(lane for lane in lanes if lane.run.run_id == run_id) for run_id in states]
             run_ids = list(states)
         with profile.span(DATA):
             dataset = lanes[0].federation.dataset
@@ -270,7 +270,7 @@ class _GroupRun:
 
     def run(self) -> None:
         assert self.engine is not None
-        self.observer.started([lane.spec for lane in self.engine.lanes], self.engine.round)
+        self.observer.started([lane.run for lane in self.engine.lanes], self.engine.round)
         while self.engine is not None:
             with self.profile.round(len(self.engine.lanes)):
                 stop = self._round(self.engine)
@@ -283,7 +283,7 @@ class _GroupRun:
         ended = self._record(lanes, rounds)
         for notice in self._new_notices():
             self.observer.noticed(notice)
-        self.observer.advanced([lane.spec for lane in lanes], rounds)
+        self.observer.advanced([lane.run for lane in lanes], rounds)
         number = engine.round
         self.engine = engine.without(ended) if ended else engine
         stop = self.observer.should_stop()
@@ -301,7 +301,7 @@ class _GroupRun:
         """Keep the rows of a round for the next commit; returns the lanes that ended with it."""
         ended = set()
         for position, (lane, result) in enumerate(zip(lanes, rounds, strict=True)):
-            run_id = lane.spec.run_id
+            run_id = lane.run.run_id
             if result.metrics is not None:
                 self.unsaved.metrics.append(RoundMetrics.of(run_id, result.round, result.metrics))
             if result.clients:
@@ -328,18 +328,18 @@ class _GroupRun:
             return {name: tensor.clone() for name, tensor in named.items() if name in lane.model.state_dict()}
 
         with explained(self.store.folder):
-            path = model_path(self.store.folder, lane.spec)
-            save_model(path, lane.spec, dataset, weights(stack.params[position], stack.buffers[position]))
+            path = model_path(self.store.folder, lane.run)
+            save_model(path, lane.run, dataset, weights(stack.params[position], stack.buffers[position]))
             if position in stack.averaging:
                 place = stack.averaging.index(position)
                 averaged = weights(stack.averaged_params[place], stack.averaged_buffers[place])
-                save_model(model_path(self.store.folder, lane.spec, averaged=True), lane.spec, dataset, averaged)
+                save_model(model_path(self.store.folder, lane.run, averaged=True), lane.run, dataset, averaged)
 
     def _commit(self, round_number: int) -> None:
         unsaved, self.unsaved = self.unsaved, _Unsaved()
 
         def checkpoint(path: Path) -> None:
-            write_states(path, {lane.spec.run_id: state for lane, state in self._states()}, round_number)
+            write_states(path, {lane.run.run_id: state for lane, state in self._states()}, round_number)
 
         self.store.commit(
             self.group.id,

@@ -6,23 +6,42 @@ trains with the algorithm in every way there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedga.algorithms.base import Algorithm, Batch, Server, Tensors, Trained
+from fedga.algorithms.base import (
+    Algorithm,
+    Batch,
+    Client,
+    RoundResult,
+    Sent,
+    Server,
+    Setup,
+    Tensors,
+    Trained,
+    overrides,
+)
 from fedga.algorithms.checking.declared import check_declarations
 from fedga.algorithms.checking.hooks import Hooks, close, shown
+from fedga.algorithms.parameters import Parameters
 from fedga.errors import a_or_an
 
 # All different, so that no wrong shape looks like a right one.
 SAMPLES, REAL, CLASSES, FEATURES, CLIENTS, ACTIVE, LANES = 8, 6, 4, 6, 5, 3, 2
-PARAMETERS = CLASSES * FEATURES + CLASSES
-SIZES = {"1": (), "classes": (CLASSES,), "parameters": (PARAMETERS,)}
+NETWORK = Parameters(nn.Linear(FEATURES, CLASSES))
+PARAMETERS = NETWORK.total
+_LENGTHS = {"classes": CLASSES, "parameters": PARAMETERS, "features": FEATURES}
+SIZES = {
+    size: Sent("", size).shape(_LENGTHS)
+    for size in ("1", *_LENGTHS, "classes×features", "features×features", "classes×classes")
+}
+_SUMS = ("class_features", "second_moment")
+FEDAVG = Algorithm()
 EXTREME = 200.0  # a logit whose softmax is 0 in float32
 
 
@@ -37,6 +56,8 @@ class _Round:
     mask: Tensor  # the last samples are padding
     class_counts: Tensor  # [ACTIVE, CLASSES]
     auxiliary: Tensor  # [CLASSES, samples, FEATURES]
+    features: Tensor  # [ACTIVE, SAMPLES, FEATURES]
+    global_features: Tensor
 
     @classmethod
     def make_up(cls, algorithm: Algorithm) -> _Round:
@@ -50,12 +71,24 @@ class _Round:
         counts = torch.tensor([[0.0, 9.0, 4.0, 1.0], [0.0, 2.0, 8.0, 5.0], [0.0, 1.0, 3.0, 7.0]], dtype=torch.float64)
         logits, teacher = normal(2, ACTIVE, SAMPLES, CLASSES)
         held = normal(CLASSES, max(1, algorithm.auxiliary_samples), FEATURES)
-        return cls(normal(LANES, PARAMETERS), logits, teacher, targets, mask, counts, held)
+        params = normal(LANES, PARAMETERS)
+        return cls(params, logits, teacher, targets, mask, counts, held, *normal(2, ACTIVE, SAMPLES, FEATURES))
 
-    def batch(self, client: int, received: Tensors, needs_teacher: bool) -> Batch:
-        teacher = self.global_logits[client] if needs_teacher else None
+    def batch(self, client: int | slice, received: Tensors, algorithm: Algorithm) -> Batch:
+        """What a loss is given, of one client or of all at once."""
+        teaches, features = algorithm.needs_global_logits, algorithm.needs_features
         counts = self.class_counts[client]
-        return Batch(self.logits[client], self.targets[client], self.mask[client], counts, teacher, received)
+        return Batch(
+            self.logits[client],
+            self.targets[client],
+            self.mask[client],
+            counts if isinstance(client, int) else counts.unsqueeze(1),
+            self.global_logits[client] if teaches else None,
+            received,
+            self.features[client] if features else None,
+            self.global_features[client] if features and teaches else None,
+            torch.tensor(3.0, dtype=torch.float64),
+        )
 
 
 class _Checker:
@@ -63,32 +96,47 @@ class _Checker:
 
     def __init__(self, algorithm: Algorithm, name: str) -> None:
         self.algorithm, self.made = algorithm, _Round.make_up(algorithm)
-        self.hooks, self.teaches = Hooks(algorithm, f"algorithm {name}", SIZES), algorithm.needs_global_logits
+        self.hooks = Hooks(algorithm, f"algorithm {name}", SIZES)
 
     # --- the server before the round ---------------------------------------------------------------------------------
 
     def server(self) -> tuple[Tensors, Tensors]:
-        """``server_state``, ``select`` and ``broadcast``; returns the state, and what a client receives."""
+        """``server_state`` and ``broadcast``; returns the state, and what a client receives."""
         algorithm, params = self.algorithm, self.made.params[0]
+        setup = Setup(params, CLIENTS, CLASSES, NETWORK)
         state = self.hooks.tensors(
-            "server_state", self.hooks.call("server_state", lambda: algorithm.server_state(params, CLIENTS, CLASSES))
+            "server_state", self.hooks.call("server_state", lambda: algorithm.server_state(setup))
         )
-        draws = torch.linspace(0.9, 0.1, CLIENTS, dtype=torch.float64)
-        chosen = self.hooks.mapped("select", lambda state, draws: algorithm.select(state, draws, ACTIVE), state, draws)
-        if chosen.shape != (ACTIVE,) or chosen.is_floating_point() or len(set(chosen.tolist())) < ACTIVE:
-            raise self.hooks.wrong(f"select gave {chosen.tolist()}: return the numbers of `active` different clients")
-        if not all(0 <= client < CLIENTS for client in chosen.tolist()):
-            raise self.hooks.wrong(f"select gave {chosen.tolist()} of {CLIENTS} clients: return places in `draws`")
+        self._legacy_select(state)
         held = self.made.auxiliary if algorithm.auxiliary_samples else None
         given = (params, state) if held is None else (params, state, held)
         received = self.hooks.mapped("broadcast", lambda *given: algorithm.broadcast(_server(*given)), *given)
         self.hooks.as_declared("broadcast", "downloads", algorithm.downloads, received)
         return state, received
 
+    def _legacy_select(self, state: Tensors) -> None:
+        """A rule that was part of an algorithm in version 0.1."""
+        select = getattr(self.algorithm, "select", None)
+        if select is None:
+            return
+        draws = torch.linspace(0.9, 0.1, CLIENTS, dtype=torch.float64)
+        for absent in (0, CLIENTS - ACTIVE):
+            seen = torch.where(torch.arange(CLIENTS) >= absent, draws, 2.0)
+            chosen = self.hooks.mapped("select", lambda state, draws: select(state, draws, ACTIVE), state, seen)
+            if chosen.shape != (ACTIVE,) or chosen.is_floating_point() or len(set(chosen.tolist())) < ACTIVE:
+                raise self.hooks.wrong(
+                    f"select gave {chosen.tolist()}: return the numbers of `active` different clients"
+                )
+            if not all(absent <= client < CLIENTS for client in chosen.tolist()):
+                raise self.hooks.wrong(
+                    f"select gave {chosen.tolist()} of {CLIENTS} clients, {absent} of them absent (their draw is 2): "
+                    "make it a selection rule, which is told who is available"
+                )
+
     # --- the client --------------------------------------------------------------------------------------------------
 
     def loss(self, received: Tensors) -> None:
-        made, batch = self.made, self.made.batch(0, received, self.teaches)
+        made, batch = self.made, self.made.batch(0, received, self.algorithm)
         losses = self._per_sample("local_loss", self.algorithm.local_loss, batch)
         padded = replace(
             batch,
@@ -96,7 +144,9 @@ class _Checker:
             targets=torch.where(batch.mask > 0, batch.targets, CLASSES - batch.targets),
         )
         cut = replace(batch, logits=batch.logits[:REAL], targets=batch.targets[:REAL], mask=batch.mask[:REAL])
-        cut = replace(cut, global_logits=made.global_logits[0, :REAL]) if self.teaches else cut
+        for name in ("global_logits", "features", "global_features"):
+            if getattr(batch, name) is not None:
+                cut = replace(cut, **{name: getattr(made, name)[0, :REAL]})
         for other in (padded, cut):
             again = self.hooks.call("local_loss", partial(self.algorithm.local_loss, other))
             if not close(again[:REAL], losses[:REAL]):
@@ -110,17 +160,13 @@ class _Checker:
 
     def _per_sample(self, hook: str, function: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
         """The values of a hook that gives one number per sample, alone and mapped over clients."""
-        given = [batch.logits, batch.targets, batch.mask, batch.class_counts, dict(batch.received)]
-        if batch.global_logits is not None:
-            given.append(batch.global_logits)
+        values = {each.name: getattr(batch, each.name) for each in fields(Batch)}
+        given = {name: value for name, value in values.items() if value is not None}
 
-        def one(
-            logits: Tensor, targets: Tensor, mask: Tensor, counts: Tensor, received: Tensors, *teacher: Tensor
-        ) -> Any:
-            values = function(Batch(logits, targets, mask, counts, teacher[0] if teacher else None, received))
-            return self._shaped_per_sample(hook, values)
+        def one(given: Mapping[str, Any]) -> Any:
+            return self._shaped_per_sample(hook, function(Batch(**given)))
 
-        return self.hooks.mapped(hook, one, *given)
+        return self.hooks.mapped(hook, one, given)
 
     def _shaped_per_sample(self, hook: str, values: Any) -> Tensor:
         shape = tuple(values.shape) if isinstance(values, Tensor) else None
@@ -160,13 +206,21 @@ class _Checker:
     def _is_finite(self, batch: Batch) -> bool:
         """Of the real samples, loss and gradient, in float32 as in training."""
         logits = batch.logits.float().requires_grad_()
-        teacher = None if batch.global_logits is None else batch.global_logits.float()
+        floats = {
+            each.name: getattr(batch, each.name).float()
+            for each in fields(Batch)
+            if isinstance(getattr(batch, each.name), Tensor) and each.name != "targets"
+        }
         received = {name: value.float() for name, value in batch.received.items()}
-        inputs = Batch(logits, batch.targets, batch.mask.float(), batch.class_counts.float(), teacher, received)
+        inputs = Batch(**{**floats, "logits": logits, "targets": batch.targets, "received": received})
+        if inputs.features is not None:
+            inputs.features.requires_grad_()
         losses = self.hooks.call("local_loss", lambda: self.algorithm.local_loss(inputs))[:REAL]
         if not losses.requires_grad:
             raise self.hooks.wrong("local_loss does not depend on batch.logits: leave out detach, argmax and no_grad")
-        (gradient,) = torch.autograd.grad(losses.mean(), logits)
+        (gradient,) = torch.autograd.grad(losses.mean(), logits, allow_unused=True)
+        if gradient is None:
+            raise self.hooks.wrong("local_loss does not depend on batch.logits: leave out detach, argmax and no_grad")
         return bool(losses.isfinite().all() and gradient.isfinite().all())
 
     def _stacked(self, received: Tensors) -> None:
@@ -174,9 +228,8 @@ class _Checker:
         if not vars(type(self.algorithm)).get("stacks", False):
             return
         made, remedy = self.made, "leave `stacks` out, and it is mapped over the clients instead"
-        teacher = made.global_logits if self.teaches else None
         many = {name: value.expand(ACTIVE, *value.shape) for name, value in received.items()}
-        batch = Batch(made.logits, made.targets, made.mask, made.class_counts.unsqueeze(1), teacher, many)
+        batch = made.batch(slice(0, ACTIVE), many, self.algorithm)
         try:
             stacked = self.algorithm.local_loss(batch)
         except Exception as error:
@@ -184,42 +237,103 @@ class _Checker:
                 f"says stacks = True, and local_loss fails on a stack{self.hooks.place(error)}: {remedy}"
             ) from error
         for client in range(ACTIVE):
-            alone = self.algorithm.local_loss(made.batch(client, received, self.teaches))
+            alone = self.algorithm.local_loss(made.batch(client, received, self.algorithm))
             if stacked.shape != made.targets.shape or not close(stacked[client], alone):
                 raise self.hooks.wrong(f"says stacks = True, and local_loss gives other values for a stack: {remedy}")
 
-    def client(self, received: Tensors) -> Tensors:
-        """``survey``, ``client_state``, ``penalty``, ``correct`` and ``report``; returns a client's report."""
+    def client(self, received: Tensors) -> tuple[Tensors, Tensors]:
+        """The other hooks of a client; returns a client's report, and its report after the last round."""
         algorithm, params, start = self.algorithm, self.made.params[0], self.made.params[1]
-        if algorithm.surveys:
-            no_counts = replace(self.made.batch(0, {}, False), class_counts=torch.zeros(CLASSES, dtype=torch.float64))
-            self._per_sample("survey", algorithm.survey, no_counts)
+        if algorithm.evaluates_all_clients:
+            batch = replace(self.made.batch(0, {}, FEDAVG), class_counts=torch.zeros(CLASSES, dtype=torch.float64))
+            self._per_sample("survey", algorithm.survey, batch)
+        self._sampling()
+        self._names()
+        if overrides(algorithm, "head"):
+            self._head(params, received)
+        state = self._client_state(params, start)
+        if overrides(algorithm, "penalty"):
+            self._penalty(params, start)
+        client = (start, state, received, self.made.class_counts[0])
+        self._vector("start", lambda *given: algorithm.start(_client(*given)), *client)
+        self._vector("correct", lambda g, *given: algorithm.correct(g, _client(*given)), params, *client)
+        self._vector("gradient", lambda p, *given: algorithm.gradient(_bowl, p, _client(*given)), params, *client)
+        return self._reports(params, client)
+
+    def _client_state(self, params: Tensor, start: Tensor) -> Tensors:
+        algorithm = self.algorithm
         state = self.hooks.tensors(
             "client_state", self.hooks.call("client_state", lambda: algorithm.client_state(params))
         )
-        self.hooks.as_declared("client_state", "keeps", algorithm.keeps, state)
+        self.hooks.as_declared("client_state", "client_state_spec", algorithm.client_state_spec, state)
         other = self.hooks.call("client_state", lambda: algorithm.client_state(start))
         if not all(torch.equal(value, other[name]) for name, value in state.items()):
             raise self.hooks.wrong(
                 "client_state depends on the values of params, which are the first model that a client happens to get: "
                 "take only shape and device from them, as with torch.zeros_like(params)"
             )
-        if type(algorithm).penalty is not Algorithm.penalty:
-            self._penalty(params, start)
-        gradient = self.hooks.mapped("correct", algorithm.correct, params, state, received)
-        if gradient.shape != (PARAMETERS,):
+        return state
+
+    def _vector(self, hook: str, function: Callable[..., Any], *given: Any) -> None:
+        """A hook that returns a vector of all parameters."""
+        found = self.hooks.mapped(hook, function, *given)
+        if found.shape != (PARAMETERS,):
             raise self.hooks.wrong(
-                f"correct gave shape {list(gradient.shape)}: return a gradient as long as the one it is given"
+                f"{hook} gave shape {list(found.shape)}: return a vector as long as the one it is given"
             )
-        steps, lr = torch.tensor(3.0, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64)
-        given = (params, start, state, received, steps, lr, self.made.class_counts[0])
-        answer = self.hooks.mapped("report", lambda *given: algorithm.report(Trained(*given)), *given)
+
+    def _sampling(self) -> None:
+        counts = self.made.class_counts[0]
+        rates = self.hooks.mapped("class_rates", self.algorithm.class_rates, counts)
+        if rates.shape != (CLASSES,) or not rates.isfinite().all() or (rates < 0).any() or not (rates[1:] > 0).any():
+            raise self.hooks.wrong(
+                "class_rates must return one finite number from 0 on per class, and some above 0: mind counts of 0"
+            )
+        length = self.hooks.mapped("epoch_length", self.algorithm.epoch_length, counts)
+        if length.shape != () or not length.isfinite() or length < 1:
+            raise self.hooks.wrong(f"epoch_length gave {shown(length)}: return one finite number of at least 1")
+
+    def _names(self) -> None:
+        for hook in ("moves", "travels"):
+            names = self.hooks.call(hook, partial(getattr(self.algorithm, hook), NETWORK))
+            strange = [name for name in names if name not in NETWORK.shapes]
+            if strange:
+                raise self.hooks.wrong(f"{hook} names {strange[0]!r}: choose from parameters.shapes")
+            if hook == "moves" and not names and NETWORK.head_layer != "":
+                raise self.hooks.wrong("moves names no parameter: something has to be trained")
+
+    def _head(self, params: Tensor, received: Tensors) -> None:
+        named = NETWORK.views(params)
+        logits = self.hooks.mapped("head", self.algorithm.head, self.made.features[0], named, dict(received))
+        if logits.shape != (SAMPLES, CLASSES):
+            raise self.hooks.wrong(f"head gave shape {list(logits.shape)}: return [samples, classes]")
+
+    def _reports(self, params: Tensor, client: tuple[Any, ...]) -> tuple[Tensors, Tensors]:
+        algorithm, made = self.algorithm, self.made
+        sums: tuple[Tensor, ...] = ()
+        if algorithm.needs_class_features:
+            labels = torch.nn.functional.one_hot(made.targets[0], CLASSES).double()
+            embedded = self.hooks.mapped("embed", algorithm.embed, made.features[0])
+            sums = (labels.T @ embedded, embedded.T @ embedded)[: 1 + algorithm.needs_second_moment]
+
+        def trained(params: Tensor, *rest: Any) -> Trained:
+            given = {each.name: getattr(_client(*rest[:4]), each.name) for each in fields(Client)}
+            steps = torch.tensor(3.0, dtype=torch.float64)
+            return Trained(**given, params=params, steps=steps, **dict(zip(_SUMS, rest[4:], strict=False)))
+
+        answer = self.hooks.mapped("report", lambda *given: algorithm.report(trained(*given)), params, *client, *sums)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise self.hooks.wrong("report must return two dictionaries: what is sent, and what the client keeps")
         reported, kept = answer
         self.hooks.as_declared("report", "uploads", tuple(s for s in algorithm.uploads if s.name != "survey"), reported)
-        self.hooks.as_declared("report", "keeps", algorithm.keeps, kept, does="keep")
-        return reported
+        self.hooks.as_declared("report", "client_state_spec", algorithm.client_state_spec, kept, does="keep")
+        final: Tensors = {}
+        if algorithm.finishes:
+            final = self.hooks.mapped(
+                "final_report", lambda *given: algorithm.final_report(trained(*given)), params, *client, *sums
+            )
+            self.hooks.as_declared("final_report", "final_uploads", algorithm.final_uploads, final)
+        return reported, final
 
     def _penalty(self, params: Tensor, start: Tensor) -> None:
         penalty = self.hooks.mapped("penalty", self.algorithm.penalty, params, start)
@@ -235,8 +349,8 @@ class _Checker:
 
     # --- the server after the round ----------------------------------------------------------------------------------
 
-    def aggregation(self, state: Tensors, reported: Tensors) -> None:
-        algorithm, clients = self.algorithm, torch.tensor([4, 0, 2])
+    def aggregation(self, state: Tensors, reported: Tensors, final: Tensors) -> None:
+        algorithm, params, clients = self.algorithm, self.made.params[0], torch.tensor([4, 0, 2])
         shares = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
         weights = self.hooks.mapped("weights", algorithm.weights, state, clients, shares)
         if weights.shape != (ACTIVE,) or not weights.isfinite().all():
@@ -244,14 +358,41 @@ class _Checker:
                 f"weights gave {shown(weights)}: return one finite number per active client, {ACTIVE} here"
             )
         reports = {name: torch.stack([value] * ACTIVE) for name, value in reported.items()}
-        given: tuple[Any, ...] = (state, clients, reports)
-        if algorithm.surveys:
+        models = params + torch.arange(1.0, ACTIVE + 1, dtype=torch.float64)[:, None] * self.made.params[1]
+        inspected = self.hooks.mapped(
+            "inspect", lambda *given: algorithm.inspect(_server(*given[:2]), given[2]), params, state, models
+        )
+        reports |= self.hooks.tensors("inspect", inspected)
+        self._groups(params, state, clients)
+        given: tuple[Any, ...] = (state, clients, shares, self.made.params[1], reports)
+        if algorithm.evaluates_all_clients:
             given = (*given, torch.linspace(0.5, 1.5, CLIENTS, dtype=torch.float64))
 
-        def update(state: Tensors, clients: Tensor, reports: Tensors, survey: Tensor | None = None) -> Any:
-            return algorithm.update_server(state, clients, reports, survey)
+        def update(state: Tensors, *given: Any) -> Any:
+            return algorithm.update_server(state, RoundResult(1, *given))
 
         after = self.hooks.tensors("update_server", self.hooks.mapped("update_server", update, *given))
+        self._same_state(state, after)
+        self._vector(
+            "aggregate",
+            lambda params, state, *given: algorithm.aggregate(
+                _server(params, state), RoundResult(1, *given), lambda update: params + update
+            ),
+            *(params, after, *given[1:]),
+        )
+        if algorithm.finishes:
+            every = {name: torch.stack([value] * CLIENTS) for name, value in final.items()}
+            self._vector("finish", lambda p, s, r: algorithm.finish(_server(p, s), r), params, after, every)
+
+    def _groups(self, params: Tensor, state: Tensors, clients: Tensor) -> None:
+        algorithm = self.algorithm
+        found = self.hooks.call(
+            "groups", lambda: algorithm.groups(_server(params, state), clients, self.made.class_counts)
+        )
+        if found.shape != (ACTIVE,) or found.is_floating_point():
+            raise self.hooks.wrong(f"groups gave {shown(found)}: return a whole number per active client")
+
+    def _same_state(self, state: Tensors, after: Tensors) -> None:
         for key in {**state, **after}:
             if key not in after or key not in state:
                 verb = "drops" if key not in after else "adds"
@@ -276,15 +417,24 @@ def check_hooks(algorithm: Algorithm, name: str = "") -> None:
     checker = _Checker(algorithm, name)
     state, received = checker.server()
     checker.loss(received)
-    reported = checker.client(received)
-    checker.aggregation(state, reported)
+    checker.aggregation(state, *checker.client(received))
 
 
 def _server(params: Tensor, state: Tensors, auxiliary: Tensor | None = None) -> Server:
     """A server whose model is one linear layer."""
 
     def forward(params: Tensor, inputs: Tensor) -> Tensor:
-        weights, bias = params[: CLASSES * FEATURES].view(CLASSES, FEATURES), params[CLASSES * FEATURES :]
-        return inputs.flatten(1) @ weights.T + bias
+        named = NETWORK.views(params)
+        return inputs.flatten(1) @ named["weight"].T + named["bias"]
 
-    return Server(params, state, CLASSES, forward, lambda classes: (0, (classes, FEATURES)), auxiliary)
+    return Server(params, state, CLASSES, forward, NETWORK, auxiliary)
+
+
+def _client(start: Tensor, state: Tensors, received: Tensors, counts: Tensor) -> Client:
+    at = (torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64))
+    return Client(start, state, received, counts, *at, NETWORK)
+
+
+def _bowl(params: Tensor) -> Tensor:
+    """The gradient of a made-up loss."""
+    return params + torch.sin(params)

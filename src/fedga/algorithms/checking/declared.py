@@ -12,11 +12,10 @@ from dataclasses import MISSING, fields
 from types import CodeType, FunctionType
 from typing import Any
 
-from fedga.algorithms.base import Algorithm, Sent
+from fedga.algorithms.base import SIZES, Algorithm, Sent
 from fedga.errors import FedGAError, a_or_an
 
 OPTION_TYPES = (float, int, str, bool)
-SIZES = ("1", "classes", "parameters")
 HOOKS = [name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")]
 
 
@@ -51,26 +50,29 @@ def check_options(kind: type[Algorithm], name: str) -> None:
 def check_declarations(kind: type[Algorithm], name: str) -> None:
     """What is declared makes sense in itself, and every method is a hook or is called by one."""
     for method, value in vars(kind).items():
+        if method == "select":  # of version 0.1, which still works
+            continue
         if isinstance(value, FunctionType) and _is_public(method) and method not in _called(kind):
             near = difflib.get_close_matches(method, HOOKS, n=1, cutoff=0.8)
             hint = f"did you mean {near[0]}?" if near else f"begin a helper with _; hooks are {', '.join(HOOKS)}"
-            raise FedGAError(f"{name}: has {method}, which nobody calls: {hint}")
-    for what in ("downloads", "uploads", "keeps"):
+            raise FedGAError(f"{name}: {method} is not a hook: {hint}")
+    for what in ("downloads", "uploads", "final_uploads", "client_state_spec"):
         _check_sent(what, getattr(kind, what), name)
     surveyed = any(sent.name == "survey" for sent in kind.uploads)
-    if kind.surveys and not surveyed:
+    if kind.evaluates_all_clients and not surveyed:
         raise FedGAError(
-            f'{name}: surveys every client, and uploads does not say so: add Sent("survey", "1", "what it tells")'
+            f'{name}: evaluates_all_clients, and uploads does not say so: add Sent("survey", "1", "what it reveals")'
         )
-    if surveyed and not kind.surveys:
+    if surveyed and not kind.evaluates_all_clients:
         raise FedGAError(
-            f'{name}: declares an upload "survey", and surveys is not True: set it, or call the upload otherwise'
+            f'{name}: declares an upload "survey", and evaluates_all_clients is not True: set it, or rename the upload'
         )
 
 
 def check_overrides(kind: type[Algorithm], name: str) -> None:
     """Refuse a class that leaves every hook as it is; `Algorithm` itself is FedAvg by design."""
-    if kind is not Algorithm and all(getattr(kind, hook) is getattr(Algorithm, hook) for hook in HOOKS):
+    plain = all(getattr(kind, hook) is getattr(Algorithm, hook) for hook in HOOKS)
+    if kind is not Algorithm and plain and not hasattr(kind, "select"):
         raise FedGAError(
             f"algorithm {name} has none of the hooks ({', '.join(HOOKS)}), and would train as fedavg does: write one"
         )
@@ -81,9 +83,10 @@ def _check_sent(what: str, declared: Any, name: str) -> None:
         comma = " with a comma" if isinstance(declared, Sent) else ""
         raise FedGAError(f"{name}: {what} is {a_or_an(declared)} and not a tuple: write (Sent(...),){comma}")
     for sent in declared:
-        if not isinstance(sent, Sent) or sent.size not in SIZES:
+        if not isinstance(sent, Sent) or not set(sent.size.split("×")) <= set(SIZES):
             raise FedGAError(
-                f'{name}: {what} holds {sent!r}: write Sent("name", SIZE) with SIZE "1", "classes" or "parameters"'
+                f'{name}: {what} holds {sent!r}: write Sent("name", SIZE) with SIZE "1", "classes", "parameters" or '
+                '"features", or several with × between them'
             )
 
 

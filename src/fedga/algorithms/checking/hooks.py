@@ -23,18 +23,22 @@ from fedga.errors import FedGAError, a_or_an
 # Where what a hook reads by name comes from.
 _COMES_FROM = {
     "local_loss": "return it from broadcast, and declare it in downloads",
-    "correct": "return it from client_state, declared in keeps, or from broadcast, declared in downloads",
-    "report": "return it from client_state, declared in keeps, or from broadcast, declared in downloads",
+    "correct": "return it from client_state, declared in client_state_spec, or from broadcast, declared in downloads",
+    "report": "return it from client_state, declared in client_state_spec, or from broadcast, declared in downloads",
     "update_server": "return it from report, declared in uploads, or from server_state",
     "broadcast": "return it from server_state",
     "weights": "return it from server_state",
-    "select": "return it from server_state",
+    "aggregate": "return it from server_state",
+    "head": "return it from broadcast, and declare it in downloads",
+    "start": "return it from client_state, declared in client_state_spec",
+    "gradient": "return it from client_state, declared in client_state_spec",
 }
 # What a hook is given where the class asks for it.
 _ASKED_FOR = {
     "local_loss": ("batch.global_logits", "needs_global_logits: ClassVar[bool] = True"),
     "broadcast": ("server.auxiliary", "auxiliary_samples: ClassVar[int] = 8"),
-    "update_server": ("survey", "surveys: ClassVar[bool] = True"),
+    "update_server": ("result.survey", "evaluates_all_clients: ClassVar[bool] = True"),
+    "report": ("trained.class_features", "needs_class_features: ClassVar[bool] = True"),
 }
 
 # Where a hook finds the number of classes.
@@ -42,7 +46,7 @@ _CLASSES = {
     "local_loss": "batch.logits.shape[-1]",
     "survey": "batch.logits.shape[-1]",
     "report": "len(trained.class_counts)",
-    "server_state": "num_classes",
+    "server_state": "setup.num_classes",
     "broadcast": "server.num_classes",
 }
 _ABOUT_SIZES = re.compile(r"\b(sizes?|shapes?|num_classes|out of (bounds|range))\b")
@@ -155,10 +159,10 @@ class Hooks:
                 here = f" ({self._classes_here(hook)})" if hook in _CLASSES else ""
                 raise self.wrong(
                     f"{hook} {does}s {name!r} of shape {list(value.shape)} and type {value.dtype}: make it a float "
-                    f"tensor of shape [], [classes] or [parameters], as {what} can declare{here}"
+                    f"tensor of a shape that {what} can declare, such as [], [classes] or [parameters]{here}"
                 )
             if name not in sizes:
-                tells = "" if what == "keeps" else ', "what it tells about a client"'
+                tells = "" if what == "client_state_spec" else ', "what it reveals about a client"'
                 raise self.wrong(
                     f'{hook} {does}s {name!r}, which {what} does not declare: add Sent("{name}", "{size}"{tells})'
                 )

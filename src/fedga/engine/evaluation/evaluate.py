@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.stack.budget import MemoryBudget
-from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.stack.stacked import Head, StackedModel
 from fedga.engine.stack.workers import Workers
 
 
@@ -40,35 +41,33 @@ def evaluate(
     params: Tensor,  # [models, parameters]
     buffers: Tensor,  # [models, buffers]
     data: DeviceData,
-    pixels: InputScaling,  # the same for all models
+    scaling: InputScaling,  # the same for all models
     budget: MemoryBudget,
+    head: Callable[[slice], Head | None] | None = None,  # of some of the models; None: the network's own
 ) -> Evaluation:
     """Every model on the whole test split."""
-    stacks = list(zip(params.split(budget.models), buffers.split(budget.models), strict=True))
+    size = budget.models
+    heads = [None if head is None else head(slice(at, at + size)) for at in range(0, len(params), size)]
+    stacks = list(zip(params.split(size), buffers.split(size), heads, strict=True))
     samples = list(zip(data.test_inputs.split(budget.samples), data.test_targets.split(budget.samples), strict=True))
 
-    def work(model: StackedModel, item: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
-        return _totals(model, *item[0], *item[1], pixels, data.dataset.num_classes)
+    def work(
+        model: StackedModel, item: tuple[tuple[Tensor, Tensor, Head | None], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, ...]:
+        (some, their_buffers, head), samples = item
+        inputs = scaling.apply(samples[0])
+        return _totals(model.evaluate(some, their_buffers, inputs, head), samples[1], data.dataset.num_classes)
 
-    parts = workers.map(work, product(stacks, samples))
+    parts = workers.map(torch.no_grad()(work), product(stacks, samples))
     totals = [_add([next(parts) for _ in samples]) for _ in stacks]
     confusion, probability, loss = (torch.cat(column) for column in zip(*totals, strict=True))
     counts = F.one_hot(data.test_targets, data.dataset.num_classes).sum(0)
     return Evaluation(confusion, probability / counts[:, None], (loss / len(data.test_targets)).float())
 
 
-@torch.no_grad()
-def _totals(
-    model: StackedModel,
-    params: Tensor,
-    buffers: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
-    pixels: InputScaling,
-    num_classes: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _totals(logits: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sums over some samples: confusion counts, probabilities by true class, cross-entropy."""
-    log_probs = F.log_softmax(model.evaluate(params, buffers, pixels.apply(inputs)), dim=-1)
+    log_probs = F.log_softmax(logits, dim=-1)
     true = F.one_hot(targets, num_classes).to(log_probs.dtype)  # [samples, classes]
     predicted = F.one_hot(log_probs.argmax(-1), num_classes).to(log_probs.dtype)  # [models, samples, classes]
     loss = -(log_probs * true).sum((1, 2), dtype=torch.float64)

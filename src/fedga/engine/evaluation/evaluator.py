@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from fedga.algorithms.base import overrides
 from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluate import Evaluation, evaluate
 from fedga.engine.evaluation.metrics import scores
 from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneStack
+from fedga.engine.stack.stacked import Head
 from fedga.engine.stack.workers import Workers
 
 
 class ClientEvaluator:
     def __init__(self, lanes: Sequence[Lane], data: DeviceData, workers: Workers, budget: MemoryBudget) -> None:
         self.lanes, self.data, self.workers, self.budget = lanes, data, workers, budget
+        # The algorithms' head for models of the given lanes in a round; None: the network's own.
+        self.head: Callable[[Sequence[int], int], Head | None] = lambda lanes, round_number: None
 
-    def evaluate(self, params: Tensor, buffers: Tensor, lanes: Sequence[int]) -> Evaluation:
-        """Models on the test split, each of the lane ``lanes`` names; those that see the same pixels go together."""
-        standardized = [self.lanes[lane].spec.standardize for lane in lanes]
+    def evaluate(self, params: Tensor, buffers: Tensor, lanes: Sequence[int], round_number: int) -> Evaluation:
+        """Models on the test split, each of the lane ``lanes`` names; those that see the same inputs go together."""
+        kinds = [self._kind(lane) for lane in lanes]
         parts, order = [], []
-        for standardize in sorted(set(standardized)):
-            which = [row for row, value in enumerate(standardized) if value == standardize]
-            models, pixels = (params[which], buffers[which]), self.data.pixels[standardize]
-            parts.append(self.budget.within(evaluate, self.workers, *models, self.data, pixels, self.budget))
+        for kind in sorted(set(kinds)):
+            which = [row for row, value in enumerate(kinds) if value == kind]
+            models, scaling = (params[which], buffers[which]), self.data.pixels[kind[0]]
+            received = None if kind[1] < 0 else partial(self._head, [lanes[row] for row in which], round_number)
+            given = (self.workers, *models, self.data, scaling, self.budget, received)
+            parts.append(self.budget.within(evaluate, *given))
             order += which
         return Evaluation.join(parts)[torch.tensor(order).argsort().to(params.device)]
+
+    def _kind(self, lane: int) -> tuple[bool, int]:
+        """Standardised or not, and the first lane with the same head of its own (-1: the network's)."""
+        algorithm = self.lanes[lane].algorithm
+        same = (place for place, each in enumerate(self.lanes) if each.algorithm == algorithm)
+        return self.lanes[lane].spec.standardize, next(same) if overrides(algorithm, "head") else -1
+
+    def _head(self, lanes: Sequence[int], round_number: int, some: slice) -> Head | None:
+        return self.head(lanes[some], round_number)
 
     def examined(self, round_number: int) -> set[int]:
         """The lanes whose local models are looked at in this round: now and then, and in a lane's last round."""
@@ -53,14 +69,15 @@ class ClientEvaluator:
         rows: list[dict[str, float] | None] = [None] * len(self.lanes)
         if not due or not len(self.data.test_targets):
             return rows
-        last = self.evaluate(stack.params[due], stack.buffers[due], due)
+        last = self.evaluate(stack.params[due], stack.buffers[due], due, round_number)
         own = self.lanes[0].metrics  # the same for all lanes of an engine
         for lane, row in zip(due, scores(last, further=own), strict=True):
             rows[lane] = row
         places = [place for place, lane in enumerate(stack.averaging) if lane in due]
         if places:
             lanes = [stack.averaging[place] for place in places]
-            averaged = self.evaluate(stack.averaged_params[places], stack.averaged_buffers[places], lanes)
+            models = stack.averaged_params[places], stack.averaged_buffers[places]
+            averaged = self.evaluate(*models, lanes, round_number)
             for lane, row in zip(lanes, scores(averaged, "averaged_", own), strict=True):
                 rows[lane] = (rows[lane] or {}) | row
         return rows

@@ -126,6 +126,14 @@ def client_scores(records: list[ClientRecord]) -> dict[str, float]:
     }
 
 
+def own_mix(evaluation: Evaluation, class_counts: Tensor) -> float:
+    """Mean accuracy of clients' models, each weighted to the client's own label mix: ``[clients, classes]`` counts."""
+    recall = score.recall(evaluation.confusion.double())
+    counts = torch.where(recall.isnan(), 0.0, class_counts.double())
+    found = (recall.nan_to_num() * counts).sum(-1) / counts.sum(-1)
+    return found.nanmean().item()
+
+
 def mean_client_ratio(after: Evaluation, lanes: int) -> list[float]:
     """The EA ratio alone, for clients that do not say how many samples of a class they have: the mean per lane."""
     ratios = asymmetry.ratio_of(asymmetry.asymmetry_from_means(after.mean_predictions)).view(lanes, -1)

@@ -2,63 +2,148 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
-from fedga.algorithms.base import Algorithm
+from fedga.algorithms.base import Algorithm, Setup, overrides
+from fedga.algorithms.parameters import Parameters
 from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData, auxiliary_samples
 from fedga.engine.evaluation.metrics import Metric
-from fedga.engine.optimizers import SERVER_RATES, ServerOptimizer, averaging_weight
+from fedga.engine.optimizers import averaging_weight
 from fedga.engine.stack.stacked import StackedModel, constants
-from fedga.spec.settings import RunSpec
+from fedga.selection import Selection, make_selection
+from fedga.selection.availability import Availability, read_availability
+from fedga.servers import ServerOptimizer, make_server
+from fedga.spec.augmentation import Augmentation
+from fedga.spec.settings import RunSpec, TrainingSettings, parse_selection
 
 LaneState = Mapping[str, Tensor]  # everything one run needs to go on, by name
+OWN = ("own params", "own buffers")  # what a client keeps of a model that does not travel whole
 
 
 @dataclass(frozen=True)
 class Lane:
     """One run, ready to train."""
 
-    spec: RunSpec
+    spec: TrainingSettings
     federation: Federation
     algorithm: Algorithm
-    model: nn.Module  # freshly initialised
+    model: nn.Module  # freshly initialised; what the algorithm does not move is frozen here
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # of the user's own, beside the built-in ones
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", frozen(self.model, self.algorithm))
+
+    @property
+    def run(self) -> RunSpec:
+        """The settings of a run that a store knows by its id."""
+        assert isinstance(self.spec, RunSpec)
+        return self.spec
+
+    @cached_property
+    def selection(self) -> Selection:
+        name, options = parse_selection(self.spec.select)
+        return make_selection(name, **dict(options))
+
+    @cached_property
+    def server(self) -> ServerOptimizer:
+        return make_server(self.spec.server)
+
+    @cached_property
+    def availability(self) -> Availability:
+        return read_availability(self.spec.availability)
+
+    @cached_property
+    def augmentation(self) -> Augmentation:
+        return Augmentation.parse("--augment", self.spec.augment)
+
+
+def frozen(model: nn.Module, algorithm: Algorithm) -> nn.Module:
+    """The network with everything frozen that the algorithm does not move; ``stands_still`` says what."""
+    if not overrides(algorithm, "moves") or hasattr(model, "stands_still"):
+        return model
+    model = copy.deepcopy(model)
+    moving, parameters = set(algorithm.moves(Parameters(model))), dict(model.named_parameters())
+    still = frozenset(name for name, each in parameters.items() if each.requires_grad and name not in moving)
+    for name in still:
+        parameters[name].requires_grad_(False)
+    object.__setattr__(model, "stands_still", still)
+    return model
 
 
 def stacking_key(lane: Lane) -> tuple[Any, ...]:
     """Lanes with equal keys may share an engine: the same samples, network and shape of a local step."""
     spec = lane.spec
+    network = (spec.model, spec.norm) if isinstance(spec, RunSpec) else id(lane.model)
+    trained = tuple(name for name, parameter in lane.model.named_parameters() if parameter.requires_grad)
     return (
-        (spec.dataset, spec.client_column, spec.label_column, spec.model, spec.norm),
-        (lane.federation.num_clients, spec.active, spec.batch_size, spec.local_epochs),
+        (id(lane.federation.dataset), network, trained, constants(lane.model)),
+        (lane.federation.num_clients, spec.active, spec.batch_size, spec.local_epochs, spec.augment),
         (spec.optimizer, spec.momentum, spec.evaluate_every, spec.diagnose_every, spec.precision),
-        constants(lane.model),
+        id(lane) if overrides(lane.algorithm, "groups") else None,  # clients one after another: a run by itself
     )
 
 
 def in_engine_order(lanes: Sequence[Lane]) -> list[Lane]:
-    """Lanes with the same algorithm side by side, in the order in which the algorithms first appear."""
-    first = {lane.algorithm: position for position, lane in reversed(list(enumerate(lanes)))}
-    return sorted(lanes, key=lambda lane: first[lane.algorithm])
+    """Lanes with the same algorithm and selection side by side, in the order in which those first appear."""
+    first = {_kind(lane): position for position, lane in reversed(list(enumerate(lanes)))}
+    return sorted(lanes, key=lambda lane: first[_kind(lane)])
 
 
-@dataclass
+def _kind(lane: Lane) -> tuple[Algorithm, Selection]:
+    return lane.algorithm, lane.selection
+
+
+@dataclass(frozen=True)
+class Own:
+    """Where the entries lie that stay at a client, in the vectors of parameters and of buffers."""
+
+    params: Tensor  # [entries]
+    buffers: Tensor  # [entries]
+    has_head: bool  # whether the head is among them: then there is no global model to test
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, model: StackedModel) -> Own | None:
+        """None where everything travels. Buffers stay with the layer whose parameters all stay."""
+        if not overrides(algorithm, "travels"):
+            return None
+        travels = set(algorithm.travels(model.params))
+        stays = [name for name in model.params.shapes if name not in travels]
+        layers = {name.rpartition(".")[0] for name in stays} - {name.rpartition(".")[0] for name in travels}
+        buffers = [name for name in model.buffers.shapes if name.rpartition(".")[0] in layers]
+        params, own_buffers = model.params.mask(stays).nonzero()[:, 0], model.buffers.mask(buffers).nonzero()[:, 0]
+        return cls(params, own_buffers, any(name in stays for name in model.params.head))
+
+    def to(self, device: torch.device) -> Own:
+        return Own(self.params.to(device), self.buffers.to(device), self.has_head)
+
+
+@dataclass(eq=False)
 class Segment:
-    """Neighbouring lanes with the same algorithm, and what that algorithm keeps for them."""
+    """Neighbouring lanes with the same algorithm and selection, and what those keep for them."""
 
     algorithm: Algorithm
+    selection: Selection
     lanes: slice
-    state: dict[str, Tensor]  # on the server, [lanes, ...]
+    state: dict[str, Tensor]  # of the algorithm on the server, [lanes, ...]
+    select_state: dict[str, Tensor]  # of the rule that selects, [lanes, ...]
     client_state: dict[str, Tensor]  # [lanes, clients, ...], on the host where the device has no room
     auxiliary: Tensor | None  # [lanes, classes, samples]: places in the training split
+    own: Own | None
+
+    @property
+    def size(self) -> int:
+        return self.lanes.stop - self.lanes.start
 
     def take(self, lanes: Tensor, clients: Tensor) -> dict[str, Tensor]:
         """What the given clients keep, ``[slots, ...]``, on the device."""
@@ -72,13 +157,27 @@ class Segment:
             value[lanes.to(value.device), clients.to(value.device)] = values[name].to(value.device)
 
 
+@dataclass
+class ServerGroup:
+    """Lanes with the same server optimiser."""
+
+    optimizer: ServerOptimizer
+    lanes: list[int]
+    rate: Tensor  # [lanes]
+    state: dict[str, Tensor]  # [lanes, ...]
+
+    def step(self, params: Tensor, update: Tensor) -> Tensor:
+        moved, self.state = vmap(self.optimizer.step)(params, update, self.state, self.rate)
+        return moved
+
+
 class LaneStack:
-    """The state of all lanes of an engine as stacked tensors; a checkpoint is a list of `LaneState`."""
+    """The state of all lanes. Every tensor has one row per lane; `states` is the way out and in of `LaneState`."""
 
     def __init__(
         self, lanes: Sequence[Lane], model: StackedModel, data: DeviceData, states: Sequence[LaneState] | None = None
     ) -> None:
-        self.lanes, self.device, self.dtype = list(lanes), data.device, model.dtype
+        self.lanes, self.device, self.dtype, self.model = list(lanes), data.device, model.dtype, model
         if states is None:
             states = [first_state(lane, model) for lane in lanes]
         everyone = list(range(len(lanes)))
@@ -87,8 +186,9 @@ class LaneStack:
         self.averaged_params = self._stack(states, "averaged_params", self.averaging)
         self.averaged_buffers = self._stack(states, "averaged_buffers", self.averaging)
         self.average = self.per_lane([lanes[lane].spec.server_average for lane in self.averaging])[:, None]
-        self.servers = [self._server(states, kind) for kind in sorted({lane.spec.server for lane in lanes})]
-        groups = groupby(everyone, lambda lane: lanes[lane].algorithm)
+        kinds = sorted({lane.spec.server for lane in lanes})
+        self.servers = [self._server(states, kind) for kind in kinds]
+        groups = groupby(everyone, lambda lane: _kind(lanes[lane]))
         self.segments = [self._segment(states, data, list(group)) for _, group in groups]
 
     def per_lane(self, values: Sequence[float]) -> Tensor:
@@ -99,34 +199,48 @@ class LaneStack:
             return torch.zeros(0, 0, device=self.device)
         return torch.stack([states[lane][name] for lane in which]).to(self.device)
 
-    def _server(self, states: Sequence[LaneState], kind: str) -> tuple[list[int], ServerOptimizer]:
+    def _server(self, states: Sequence[LaneState], kind: str) -> ServerGroup:
         which = [lane for lane, value in enumerate(self.lanes) if value.spec.server == kind]
+        optimizer = self.lanes[which[0]].server
         rates = [self.lanes[lane].spec.server_rate for lane in which]
-        rate = self.per_lane([SERVER_RATES[kind] if value is None else value for value in rates])[:, None]
-        first, second = self._stack(states, "server_first", which), self._stack(states, "server_second", which)
-        return which, ServerOptimizer(kind, rate, first, second)
+        rate = self.per_lane([optimizer.default_rate if value is None else value for value in rates])
+        names = optimizer.state(self.params[0])
+        return ServerGroup(
+            optimizer, which, rate, {name: self._stack(states, f"server_{name}", which) for name in names}
+        )
 
     def _segment(self, states: Sequence[LaneState], data: DeviceData, which: list[int]) -> Segment:
         def stacked(prefix: str) -> dict[str, Tensor]:
             names = [name for name in states[which[0]] if name.startswith(prefix)]
             return {name.removeprefix(prefix): torch.stack([states[lane][name] for lane in which]) for name in names}
 
-        algorithm, auxiliary = self.lanes[which[0]].algorithm, None
+        def here(prefix: str) -> dict[str, Tensor]:
+            return {name: value.to(self.device) for name, value in stacked(prefix).items()}
+
+        lane, auxiliary = self.lanes[which[0]], None
+        algorithm = lane.algorithm
         if algorithm.auxiliary_samples:
             seeds = [self.lanes[lane].spec.seed for lane in which]
             places = [auxiliary_samples(data.dataset, seed, algorithm.auxiliary_samples) for seed in seeds]
             auxiliary = torch.from_numpy(np.stack(places)).to(self.device)
-        state = {name: value.to(self.device) for name, value in stacked("server.").items()}
         kept = stacked("client.")
         home = self.device if data.has_room_for(sum(value.nbytes for value in kept.values())) else torch.device("cpu")
         kept = {name: value.to(home) for name, value in kept.items()}
-        return Segment(algorithm, slice(which[0], which[-1] + 1), state, kept, auxiliary)
+        own = Own.of(algorithm, self.model)
+        return Segment(
+            algorithm,
+            lane.selection,
+            slice(which[0], which[-1] + 1),
+            here("server."),
+            here("select."),
+            kept,
+            auxiliary,
+            None if own is None else own.to(self.device),
+        )
 
-    def advance(self, update: Tensor, buffers: Tensor, round_number: int) -> None:
-        """The server's step: ``update [lanes, parameters]`` is the clients' mean update, buffers their mean buffers."""
-        for which, optimizer in self.servers:
-            self.params[which] = optimizer.step(self.params[which], update[which])
-        self.buffers = buffers
+    def move(self, params: Tensor, buffers: Tensor, round_number: int) -> None:
+        """The next global models, ``[lanes, ...]``, and their averages over rounds."""
+        self.params, self.buffers = params, buffers
         if self.averaging:
             weight = averaging_weight(self.average, round_number)
             self.averaged_params = torch.lerp(self.averaged_params, self.params[self.averaging], weight)
@@ -140,12 +254,12 @@ class LaneStack:
         for position, lane in enumerate(self.averaging):
             found[lane]["averaged_params"] = self.averaged_params[position]
             found[lane]["averaged_buffers"] = self.averaged_buffers[position]
-        for which, optimizer in self.servers:
-            for position, lane in enumerate(which):
-                found[lane]["server_first"] = optimizer.first[position]
-                found[lane]["server_second"] = optimizer.second[position]
+        for group in self.servers:
+            for position, lane in enumerate(group.lanes):
+                found[lane] |= {f"server_{name}": value[position] for name, value in group.state.items()}
         for segment in self.segments:
-            for prefix, tensors in (("server.", segment.state), ("client.", segment.client_state)):
+            parts = (("server.", segment.state), ("select.", segment.select_state), ("client.", segment.client_state))
+            for prefix, tensors in parts:
                 for name, tensor in tensors.items():
                     for position, lane in enumerate(range(segment.lanes.start, segment.lanes.stop)):
                         found[lane][prefix + name] = tensor[position]
@@ -158,18 +272,26 @@ def server_state(lane: Lane, model: StackedModel) -> LaneState:
     state = {"params": params, "buffers": buffers}
     if lane.spec.server_average:
         state |= {"averaged_params": params, "averaged_buffers": buffers}
-    optimizer = ServerOptimizer.create(lane.spec.server, params.new_zeros(1, 1), params[None])
-    state |= {"server_first": optimizer.first[0], "server_second": optimizer.second[0]}
+    state |= {f"server_{name}": value for name, value in lane.server.state(params).items()}
     federation = lane.federation
-    first = lane.algorithm.server_state(params, federation.num_clients, federation.dataset.num_classes)
-    for name, value in first.items():
-        state[f"server.{name}"] = value
+    setup = Setup(params, federation.num_clients, federation.dataset.num_classes, model.params)
+    state |= {f"server.{name}": value for name, value in lane.algorithm.server_state(setup).items()}
+    return state | {f"select.{name}": value for name, value in lane.selection.state(setup).items()}
+
+
+def first_client_state(algorithm: Algorithm, model: StackedModel, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+    """What a client keeps before its first round, its own part of the model included."""
+    state, own = dict(algorithm.client_state(params)), Own.of(algorithm, model)
+    if own is not None:
+        own = own.to(params.device)
+        state |= dict(zip(OWN, (params[own.params], buffers[own.buffers]), strict=True))
     return state
 
 
 def first_state(lane: Lane, model: StackedModel) -> LaneState:
     """What a lane has before its first round, its clients included."""
     state, num_clients = dict(server_state(lane, model)), lane.federation.num_clients
-    for name, value in lane.algorithm.client_state(state["params"]).items():
+    kept = first_client_state(lane.algorithm, model, state["params"], state["buffers"])
+    for name, value in kept.items():
         state[f"client.{name}"] = value.expand(num_clients, *value.shape)
     return state

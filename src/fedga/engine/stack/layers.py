@@ -30,6 +30,7 @@ class BatchContext:
     is_whole: bool = False  # one copy's batch, known to have no padding
     dropout_key: Tensor | None = None  # []: int64
     calls: dict[int, int] = field(default_factory=dict)  # of every dropout layer, within one forward pass
+    features: Tensor | None = None  # the head's input in this forward pass, where somebody keeps it
 
     def begin(self, mask: Tensor | None, dropout_key: Tensor, is_whole: bool = False) -> None:
         """A new batch comes through."""
@@ -37,7 +38,17 @@ class BatchContext:
 
     def forget(self) -> None:
         """Hold on to nothing of a batch that is through."""
-        self.mask = self.dropout_key = None
+        self.mask = self.dropout_key = self.features = None
+
+
+class KeepFeatures:
+    """Notes the input of the head; an object, and no closure, so that a copy of a network has a context of its own."""
+
+    def __init__(self, context: BatchContext) -> None:
+        self.context = context
+
+    def __call__(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.context.features = inputs[0]
 
 
 class MaskedBatchNorm(nn.Module):
@@ -45,6 +56,7 @@ class MaskedBatchNorm(nn.Module):
 
     running_mean: Tensor | None
     running_var: Tensor | None
+    normalizes = True
 
     def __init__(self, original: _BatchNorm, context: BatchContext) -> None:
         super().__init__()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.conv import _ConvNd
 
+from fedga.algorithms.parameters import Layout, Parameters
 from fedga.common.mapping import why_not_mapped
 from fedga.common.tracing import format_error
 from fedga.engine.gpu.layers import StackedConv2d
 from fedga.engine.stack.layers import (
+    KeepFeatures,
     KeyedDropout,
     MaskedBatchNorm,
     depends_on_context,
@@ -28,30 +31,15 @@ from fedga.engine.stack.layers import (
 from fedga.errors import FedGAError
 
 
-class Layout:
-    """Where each named tensor lies in one flat vector."""
+class Outputs(NamedTuple):
+    """What a training pass gives a loss."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        self.sizes = [shape.numel() for shape in self.shapes.values()]
-        self.total = sum(self.sizes)
+    logits: Tensor  # [copies, samples, classes]
+    features: Tensor | None  # [copies, samples, features], where asked for
+    params: Tensor | None  # [copies, parameters] that the logits depend on, where features are asked for
 
-    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        parts = [tensors[name].detach().reshape(-1) for name in self.shapes]
-        return torch.cat(parts) if parts else torch.zeros(0)
 
-    def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """``[..., total]`` as named tensors ``[..., *shape]`` that share its memory."""
-        lead = flat.shape[:-1]
-        parts = flat.split(self.sizes, dim=-1)
-        return {
-            name: part.view((*lead, *shape)) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
-
-    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The reverse of `views`."""
-        parts = [(tensors[name], len(shape)) for name, shape in self.shapes.items()]
-        return torch.cat([part.reshape(*part.shape[: part.dim() - axes], -1) for part, axes in parts], dim=-1)
+Head = Callable[[Tensor, Tensor], Tensor]  # features and params of all copies -> logits
 
 
 def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
@@ -81,7 +69,7 @@ class StackedModel:
 
     def __init__(self, module: nn.Module) -> None:
         prepared, self._context = prepare_for_padding(module)
-        self.params, self.buffers = Layout(trained_parameters(prepared)), Layout(float_buffers(prepared))
+        self.params, self.buffers = Parameters(prepared), Layout(float_buffers(prepared))
         frozen = len(self.params.shapes) < len(list(prepared.parameters()))
         self._module = prepared.requires_grad_(False)
         self._needs_context = depends_on_context(prepared)
@@ -94,6 +82,8 @@ class StackedModel:
         self._gradient_by_hand: Callable[..., None] | None = (
             own["stacked_gradient"].__get__(prepared) if "stacked_gradient" in own else None
         )
+        self._keeps_features = False
+        self.stands_still: frozenset[str] = getattr(module, "stands_still", frozenset())  # by the algorithm's wish
         if not self.params.total:
             raise FedGAError("the model has no trainable parameters: there is nothing to train")
         if any(not parameter.is_floating_point() for parameter in prepared.parameters()):
@@ -136,7 +126,7 @@ class StackedModel:
             self._find_moving(params, buffers, inputs, mask)
             if self._moving:
                 given = (params[None], buffers[None], inputs[None], mask[None], key[None])
-                self.gradient(*given, torch.Tensor.sum, torch.empty_like(params[None]))
+                self.gradient(*given, lambda outputs: outputs.logits.sum(), torch.empty_like(params[None]))
         except (FedGAError, MemoryError):
             raise
         except Exception as error:
@@ -257,43 +247,67 @@ class StackedModel:
         for name, tensor in (trained_parameters(module) | float_buffers(module)).items():
             tensor.copy_(values[name])
 
-    def last_layer(self, num_classes: int) -> tuple[int, tuple[int, int]]:
-        """Offset and shape of the output layer's weights in the parameter vector."""
-        offset, found = 0, None
-        for shape, size in zip(self.params.shapes.values(), self.params.sizes, strict=True):
-            if len(shape) == 2 and shape[0] == num_classes:
-                found = offset, (shape[0], shape[1])
-            offset += size
-        if found is None:
+    def keep_features(self) -> None:
+        """From now on forward passes can give the input of the last linear layer."""
+        if self._keeps_features:
+            return
+        if self.params.head_layer is None:
             raise FedGAError(
-                f"the model has no output layer with weights [{num_classes}, features], which this algorithm looks at: "
-                "end the model with torch.nn.Linear"
+                "the model has no linear layer whose input the algorithm could take as features: end it with "
+                "torch.nn.Linear"
             )
-        return found
+        self._module.get_submodule(self.params.head_layer).register_forward_pre_hook(KeepFeatures(self._context))
+        self._keeps_features = True
+
+    def _call(self, state: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
+        """Logits, and features where they are kept."""
+        logits = functional_call(self._module, state, (inputs,))
+        if not self._keeps_features:
+            return (logits,)
+        features, self._context.features = self._context.features, None
+        assert features is not None
+        return logits, features
 
     def forward_one(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
         """Logits of one copy in evaluation mode, differentiable and vmappable: ``[parameters], [samples, ...]``."""
+        return self._evaluate_one(params, buffers, inputs)[0]
+
+    def _evaluate_one(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> tuple[Tensor, ...]:
         self._module.eval()
         state = self.params.views(params) | self.buffers.views(buffers)
         if self._moving != ():  # evaluation moves nothing
             state |= {name: state[name].clone() for name in self.buffers.shapes}
-        return functional_call(self._module, state, (inputs,))
+        return self._call(state, inputs)
 
-    def evaluate(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
+    def evaluate(self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None) -> Tensor:
         """Logits ``[copies, samples, classes]`` in evaluation mode; ``inputs`` shared, ``[samples, ...]``."""
-        if len(params) == 1:
-            return self.forward_one(params[0], buffers[0], inputs).unsqueeze(0)
-        if self._by_hand is not None:
+        if self._by_hand is not None and head is None and len(params) > 1:
             return self._by_hand(self.params.views(params), inputs.expand(len(params), *inputs.shape))
-        return vmap(self.forward_one, in_dims=(0, 0, None))(params, buffers, inputs)
+        return self._evaluated(params, buffers, inputs.expand(len(params), *inputs.shape), None, head)[0]
 
-    def evaluate_each(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
+    def evaluate_each(self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None) -> Tensor:
         """Like `evaluate` with inputs of its own for every copy, ``[copies, samples, ...]``."""
-        if len(params) == 1:
-            return self.forward_one(params[0], buffers[0], inputs[0]).unsqueeze(0)
-        if self._by_hand is not None:
+        if self._by_hand is not None and head is None and len(params) > 1:
             return self._by_hand(self.params.views(params), inputs)
-        return vmap(self.forward_one)(params, buffers, inputs)
+        return self._evaluated(params, buffers, inputs, 0, head)[0]
+
+    def evaluate_with_features(
+        self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Like `evaluate_each`, with the features ``[copies, samples, features]``."""
+        logits, features = self._evaluated(params, buffers, inputs, 0, head)
+        return logits, features
+
+    def _evaluated(
+        self, params: Tensor, buffers: Tensor, inputs: Tensor, axis: int | None, head: Head | None
+    ) -> tuple[Tensor, ...]:
+        if len(params) == 1:
+            found = tuple(part.unsqueeze(0) for part in self._evaluate_one(params[0], buffers[0], inputs[0]))
+        elif axis is None:
+            found = vmap(self._evaluate_one, in_dims=(0, 0, None))(params, buffers, inputs[0])
+        else:
+            found = vmap(self._evaluate_one)(params, buffers, inputs)
+        return found if head is None else (head(found[1], params), *found[1:])
 
     def gradient(
         self,
@@ -302,80 +316,85 @@ class StackedModel:
         inputs: Tensor,
         mask: Tensor,
         dropout_keys: Tensor,
-        loss: Callable[[Tensor], Tensor],
+        loss: Callable[[Outputs], Tensor],
         into: Tensor,
         keep: float = 0.0,
+        features: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Derivative by the parameters, ``[copies, parameters]``, of a loss of the logits in training mode.
+        """Derivative by the parameters, ``[copies, parameters]``, of a loss of the outputs in training mode.
 
         ``inputs`` and ``mask`` are ``[copies, samples, ...]``; ``loss`` sums over copies. Returns the gradient, which
         may lie in ``into``, and the buffers after the pass. Where the network `adds_gradients`, the ``keep``-th part of
-        what lay in ``into`` is added to it.
+        what lay in ``into`` is added to it. With ``features`` the loss gets those too (after `keep_features`).
         """
         if not self._module.training:  # asked of every step of every client
             self._module.train()
         if self._moving is None:
             rows = int(mask[0].sum())
             self._find_moving(params[0], buffers[0], inputs[0, :rows], mask[0, :rows])
-        if self._gradient_by_hand is not None and self.adds_gradients:
+        if self._gradient_by_hand is not None and self.adds_gradients and not features:
 
             def loss_gradient(logits: Tensor) -> Tensor:
                 with torch.enable_grad():
                     leaf = logits.requires_grad_()
-                    return torch.autograd.grad(loss(leaf), leaf)[0]
+                    return torch.autograd.grad(loss(Outputs(leaf, None, None)), leaf)[0]
 
             views = self.params.views(params), self.params.views(into)
             self._gradient_by_hand(views[0], inputs, loss_gradient, views[1], keep)
             return into, buffers
         with torch.enable_grad():
             leaf = params.detach().requires_grad_()
-            logits, buffers = self._train(leaf, buffers, inputs, mask, dropout_keys)
-            return torch.autograd.grad(loss(logits), leaf)[0], buffers
+            found, buffers = self._train(leaf, buffers, inputs, mask, dropout_keys)
+            outputs = Outputs(found[0], found[1] if features else None, leaf if features else None)
+            return torch.autograd.grad(loss(outputs), leaf)[0], buffers
 
     def _train(
         self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Logits in training mode, and the buffers after it."""
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Logits (and features) in training mode, and the buffers after it."""
         if self._moving:
             return self._train_one_by_one(params, buffers, inputs, mask, dropout_keys)
         if self._needs_context and len(params) == 1 and params.device.type == "cpu":
             return self._train_alone(params[0], buffers[0], inputs[0], mask[0], dropout_keys[0])
         if self._needs_context:
             named = self.params.views(params)
-            logits, moved = vmap(self._train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
+            found, moved = vmap(self._train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
             self._context.forget()
-            return logits, self.buffers.join(moved).detach() if moved else buffers
+            return found, self.buffers.join(moved).detach() if moved else buffers
         if len(params) == 1:
             only = self.params.views(params[0]) | self.buffers.views(buffers[0])
-            return functional_call(self._module, only, (inputs[0],)).unsqueeze(0), buffers
+            return tuple(part.unsqueeze(0) for part in self._call(only, inputs[0])), buffers
         named = self.params.views(params) | self.buffers.views(buffers)
-        return vmap(lambda state, x: functional_call(self._module, state, (x,)))(named, inputs), buffers
+        return vmap(self._call)(named, inputs), buffers
 
     def _train_alone(
         self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_key: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
         """One copy needs no mapping, and can be asked whether its batch has padding."""
         named, is_whole = self.params.views(params), len(mask) > 1 and bool(mask.all())
-        logits, moved = self._train_one(named, self.buffers.views(buffers), inputs, mask, dropout_key, is_whole)
+        found, moved = self._train_one(named, self.buffers.views(buffers), inputs, mask, dropout_key, is_whole)
         self._context.forget()
-        return logits.unsqueeze(0), self.buffers.join(moved).detach().unsqueeze(0) if moved else buffers.unsqueeze(0)
+        after = self.buffers.join(moved).detach() if moved else buffers
+        return tuple(part.unsqueeze(0) for part in found), after.unsqueeze(0)
 
     def _train_one_by_one(
         self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
         """Each copy on the real rows of its batch: a layer that keeps values of its own must not see padding."""
-        logits, moved = {}, list(buffers)
+        found: dict[int, tuple[Tensor, ...]] = {}
+        moved = list(buffers)
         for row, real in enumerate(mask.sum(1).int().tolist()):
             if not real:  # nothing left to train on: this copy stands still
                 continue
             own = {name: value.clone() for name, value in self.buffers.views(buffers[row]).items()}
             given = (self.params.views(params[row]), own, inputs[row, :real], mask[row, :real], dropout_keys[row])
-            found, after = self._train_one(*given, is_whole=real > 1)
-            logits[row] = F.pad(found, (0, 0, 0, mask.shape[1] - real))
+            outputs, after = self._train_one(*given, is_whole=real > 1)
+            found[row] = tuple(F.pad(part, (0, 0, 0, mask.shape[1] - real)) for part in outputs)
             moved[row] = self.buffers.join(after).detach().to(buffers.dtype)
         self._context.forget()
-        nothing = torch.zeros_like(next(iter(logits.values())))
-        return torch.stack([logits.get(row, nothing) for row in range(len(params))]), torch.stack(moved)
+        nothing = tuple(torch.zeros_like(part) for part in next(iter(found.values())))
+        rows = [found.get(row, nothing) for row in range(len(params))]
+        return tuple(torch.stack(parts) for parts in zip(*rows, strict=True)), torch.stack(moved)
 
     def _train_one(
         self,
@@ -385,11 +404,11 @@ class StackedModel:
         mask: Tensor,
         dropout_key: Tensor,
         is_whole: bool = False,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         self._context.begin(mask, dropout_key, is_whole)
         state = params | buffers
-        logits = functional_call(self._module, state, (inputs,))
-        return logits, {name: state[name] for name in buffers}  # functional_call writes reassigned buffers back
+        found = self._call(state, inputs)
+        return found, {name: state[name] for name in buffers}  # functional_call writes reassigned buffers back
 
 
 def _draws_at_random() -> FedGAError:

@@ -17,16 +17,18 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fedga.algorithms import ALGORITHMS, make_algorithm
+from fedga.algorithms import ALGORITHMS, Algorithm, make_algorithm
 from fedga.data.site import columns_digest, load_site
 from fedga.engine.device_data import DeviceData, InputScaling
+from fedga.engine.local import uses_features
+from fedga.engine.stack.lanes import frozen
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError
 from fedga.flower import wire
 from fedga.flower.client.participant import ClientData, LocalEvaluation, Participant, TrainResult
 from fedga.flower.client.site_log import SiteLog
 from fedga.flower.client.state_store import ClientStateStore
-from fedga.flower.replies import Declaration, declared_pixels, read_arrays, vectors
+from fedga.flower.replies import Declaration, declared_pixels, frozen_digest, read_arrays, unsent_names, vectors
 from fedga.models import MODELS
 from fedga.plugins import FILE_NAME, received_part
 from fedga.spec.settings import RunSpec
@@ -76,51 +78,83 @@ def _survey(message: Message, context: Context) -> Message:
 @client_app.train()
 def _train(message: Message, context: Context) -> Message:
     config, participant = wire.config_of(message), _participant(message, context)
-    shelf = ClientStateStore(_state_folder(context, config), participant.spec.run_id, participant.number)
+    shelf = ClientStateStore(_state_folder(context, config), run_of(message), participant.number)
     answer, trained = answer_training(message, participant, shelf)
     if _at_site(context):
-        before = participant.look(*_model_in(message, participant))
-        after = participant.look(trained.params, trained.buffers)
-        _tell_owner(context, participant, wire.whole(config, "server-round"), before, after)
+        received = received_in(message, participant)
+        before = participant.evaluate(*_model_in(message, participant), received)
+        after = participant.evaluate(trained.params, trained.buffers, received)
+        _tell_owner(context, participant, run_of(message), wire.whole(config, "server-round"), before, after)
     return answer
 
 
 def answer_survey(message: Message, participant: Participant) -> Message:
     """The one number that the server asks of every client before a round."""
-    value = participant.survey(*_model_in(message, participant))
+    value = participant.survey(*_model_in(message, participant), received_in(message, participant))
     return wire.reply(message, report=wire.to_record({"survey": value}))
 
 
 def answer_training(message: Message, participant: Participant, shelf: ClientStateStore) -> tuple[Message, TrainResult]:
     """A round of local training; what the client keeps for the next one goes to its ``shelf``."""
-    config, device = wire.config_of(message), participant.client_data.places.device
+    config = wire.config_of(message)
     round_number, counted = wire.whole(config, "server-round"), wire.whole(config, "counted")
     params, buffers = _model_in(message, participant)
-    sent = read_arrays(message.content, wire.RECEIVED, participant.declaration.received)
-    received = {name: tensor.to(device) for name, tensor in sent.items()}
-    kept = participant.first_kept(params)
-    if kept and counted:
-        kept = {name: tensor.to(device) for name, tensor in shelf.read(counted).items()}
-    trained = participant.train(round_number, params, buffers, received, kept)
+    kept = _kept_at(shelf, counted, participant, params, buffers)
+    trained = participant.train(round_number, params, buffers, received_in(message, participant), kept)
     if trained.kept:
         shelf.write(round_number, trained.kept, counted)
     examples = 1 if participant.spec.aggregation == "uniform" else len(participant.client_data.places)
     answer = wire.reply(
         message,
-        arrays=wire.to_record(_named(participant.model, trained.params, trained.buffers)),
+        arrays=wire.to_record(_sent(participant, trained.params, trained.buffers)),
         report=wire.to_record(trained.report),
         metrics=MetricRecord({wire.EXAMPLES: examples}),
     )
     return answer, trained
 
 
+def answer_final(message: Message, participant: Participant, shelf: ClientStateStore) -> Message:
+    """What this client says of the final model."""
+    config = wire.config_of(message)
+    params, buffers = _model_in(message, participant)
+    kept = _kept_at(shelf, wire.whole(config, "counted"), participant, params, buffers)
+    given = (params, buffers, received_in(message, participant), kept)
+    found = participant.final_report(wire.whole(config, "server-round"), *given)
+    return wire.reply(message, report=wire.to_record(found))
+
+
+def received_in(message: Message, participant: Participant) -> dict[str, Tensor]:
+    """What the algorithm's server sends beside the model; evaluations get it where its head needs it."""
+    if wire.RECEIVED not in message.content.array_records and message.metadata.message_type != wire.TRAIN:
+        return {}
+    sent = read_arrays(message.content, wire.RECEIVED, participant.declaration.received)
+    return {name: tensor.to(participant.client_data.places.device) for name, tensor in sent.items()}
+
+
+def _kept_at(
+    shelf: ClientStateStore, counted: int, participant: Participant, params: Tensor, buffers: Tensor
+) -> dict[str, Tensor]:
+    """What the client kept after the last round that counted, or what it has before its first."""
+    kept = participant.first_kept(params, buffers)
+    if kept and counted:
+        return {name: tensor.to(params.device) for name, tensor in shelf.read(counted).items()}
+    return kept
+
+
+@client_app.query("finish")
+def _finish(message: Message, context: Context) -> Message:
+    participant = _participant(message, context)
+    folder = _state_folder(context, wire.config_of(message))
+    return answer_final(message, participant, ClientStateStore(folder, run_of(message), participant.number))
+
+
 @client_app.evaluate()
 def _evaluate(message: Message, context: Context) -> Message:
     participant = _participant(message, context)
-    look = participant.look(*_model_in(message, participant))
-    metrics = MetricRecord({wire.EXAMPLES: look.samples if look.held_out else 0})
-    if look.held_out:
-        metrics["accuracy"], metrics["loss"] = look.accuracy, look.loss
+    found = participant.evaluate(*_model_in(message, participant), received_in(message, participant))
+    metrics = MetricRecord({wire.EXAMPLES: found.samples if found.held_out else 0})
+    if found.held_out:
+        metrics["accuracy"], metrics["loss"] = found.accuracy, found.loss
     return wire.reply(message, metrics=metrics)
 
 
@@ -128,16 +162,23 @@ def _model_in(message: Message, participant: Participant) -> tuple[Tensor, Tenso
     """The received model as the vectors our network works with."""
     device = participant.client_data.places.device
     try:
-        params, buffers = vectors(
-            participant.model, read_arrays(message.content, wire.ARRAYS, participant.declaration.model)
-        )
+        sent = read_arrays(message.content, wire.ARRAYS, participant.declaration.model)
+        params, buffers = vectors(participant.model, sent, participant.unsent)
     except FedGAError as error:
-        raise FedGAError(f"the server's model is not {participant.spec.model} as it is here: {error}") from None
+        raise FedGAError(f"the server's model is not the one that is here: {error}") from None
     return params.to(device), buffers.to(device)
 
 
-def _named(model: StackedModel, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
-    return model.params.views(params) | model.buffers.views(buffers)
+def _sent(participant: Participant, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
+    """A model by name, without what stands still or stays here."""
+    model = participant.model
+    named = model.params.views(params) | model.buffers.views(buffers)
+    return {name: tensor for name, tensor in named.items() if name not in participant.unsent}
+
+
+def run_of(message: Message) -> str:
+    """The id of the run that a message belongs to, under which this client keeps its state."""
+    return _spec(str(wire.config_of(message).get("spec", ""))).run_id
 
 
 def _at_site(context: Context) -> bool:
@@ -155,10 +196,21 @@ def _participant(message: Message, context: Context) -> Participant:
     else:
         client_data = _partition_data(context, config, spec)
     dataset = client_data.data.dataset
-    network, state = _network(spec.model, spec.norm, dataset.input_shape, dataset.num_classes, client_data.data.device)
     algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+    shapes = (dataset.input_shape, dataset.num_classes)
+    network, state = _network(spec.model, spec.norm, *shapes, client_data.data.device, algorithm, spec.seed)
     declaration = Declaration.of(network, state, algorithm, dataset.num_classes)
-    return Participant(spec, algorithm, network, client_data, wire.whole(config, "client"), declaration)
+    unsent = {name: state[name] for name in unsent_names(network, algorithm)}
+    _check_frozen(str(config.get("frozen", "")), {name: state[name] for name in network.stands_still})
+    return Participant(spec, algorithm, network, client_data, wire.whole(config, "client"), declaration, unsent)
+
+
+def _check_frozen(digest: str, here: Mapping[str, Tensor]) -> None:
+    """What is neither trained nor sent has to be here already, and the same."""
+    if digest != frozen_digest(here):
+        raise FedGAError(
+            "the parameters that stand still are not the server's: use the same model, seed and version of torch here"
+        )
 
 
 def _check_named_here(spec: RunSpec) -> None:
@@ -197,11 +249,20 @@ def _spec(text: str) -> RunSpec:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _network(
-    name: str, norm: str, input_shape: tuple[int, ...], num_classes: int, device: torch.device
+    name: str,
+    norm: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    device: torch.device,
+    algorithm: Algorithm,
+    seed: int,
 ) -> tuple[StackedModel, dict[str, Tensor]]:
-    """A network and its ``state_dict``; its weights do not matter: those of a round come with the message."""
-    network = fitting_model(name, input_shape, num_classes, norm=norm)
-    return StackedModel(network).to(device), network.state_dict()
+    """A network and its ``state_dict``; weights come with the message, but for those that never travel."""
+    network = frozen(fitting_model(name, input_shape, num_classes, norm=norm, seed=seed), algorithm)
+    stacked = StackedModel(network).to(device)
+    if uses_features(algorithm):
+        stacked.keep_features()
+    return stacked, network.state_dict()
 
 
 # --- on Flower's simulation engine -----------------------------------------------------------------------------------
@@ -275,12 +336,17 @@ def _state_folder(context: Context, config: ConfigRecord) -> Path:
 
 
 def _tell_owner(
-    context: Context, participant: Participant, round_number: int, before: LocalEvaluation, after: LocalEvaluation
+    context: Context,
+    participant: Participant,
+    run: str,
+    round_number: int,
+    before: LocalEvaluation,
+    after: LocalEvaluation,
 ) -> None:
     """What local training does to the classes of this site, for its owner's eyes alone."""
     client_data = participant.client_data
     lines = SiteLog(_state_folder(context, ConfigRecord())).record(
-        run=participant.spec.run_id,
+        run=run,
         site=str(context.node_config.get("site", f"client {participant.number}")),
         round_number=round_number,
         class_names=client_data.data.dataset.class_names,

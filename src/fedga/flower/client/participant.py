@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedga.algorithms.base import Algorithm, Batch, Tensors
-from fedga.engine import schedule
-from fedga.engine.device_data import DeviceData, InputScaling
-from fedga.engine.local import Slots, SlotSegment, train_locally
-from fedga.engine.optimizers import scheduled_rate
+from fedga.data.federation import Federation
+from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
+from fedga.engine.local import Slots, SlotSegment, final_reports, stacked_head, train_locally
 from fedga.engine.precision import computing_in
+from fedga.engine.slots import Places, SlotPlanner
+from fedga.engine.stack.lanes import OWN, Own, first_client_state
 from fedga.engine.stack.stacked import StackedModel
 from fedga.flower.replies import Declaration
 from fedga.measures.scores import recall
-from fedga.spec.settings import RunSpec
+from fedga.spec.settings import TrainingSettings
 
 EVALUATED_AT_ONCE = 1000
 
@@ -27,7 +30,7 @@ class ClientData:
 
     data: DeviceData
     places: Tensor  # [samples]: in the training split of `data`
-    pixels: InputScaling
+    scaling: InputScaling
 
     @property
     def class_counts(self) -> Tensor:
@@ -48,77 +51,78 @@ class TrainResult:
 class Participant:
     """A client of a run, with the network it trains."""
 
-    spec: RunSpec
+    spec: TrainingSettings
     algorithm: Algorithm
     model: StackedModel
     client_data: ClientData
     number: int  # of this client in the federation: it keys the order of its batches
     declaration: Declaration
+    unsent: Mapping[str, Tensor]  # parameters and buffers that never travel, as they were at first
 
     @torch.no_grad()
     def train(
         self, round_number: int, params: Tensor, buffers: Tensor, received: Tensors, kept: Tensors
     ) -> TrainResult:
         """Local training from the received model; ``kept`` is what the algorithm left here after the last round."""
-        slots = self._slots(round_number, params, buffers, received, kept)
+        slots, own = self._slots(round_number, params, buffers, received, kept)
         with computing_in(self.spec.precision):
             result = train_locally(self.model, self.client_data.data, slots, self.spec.optimizer, self.spec.momentum)
         [report], [stays] = result.reports, result.client_states
+        kept = {name: value[0] for name, value in stays.items()}
+        if own is not None:
+            mine = (result.params[0, own.params], result.buffers[0, own.buffers])
+            kept |= dict(zip(OWN, mine, strict=True))
         return TrainResult(
-            result.params[0],
-            result.buffers[0],
-            {name: value[0] for name, value in report.items()},
-            {name: value[0] for name, value in stays.items()},
-        )
-
-    def first_kept(self, params: Tensor) -> dict[str, Tensor]:
-        return self.algorithm.client_state(params)
-
-    def _slots(self, round_number: int, params: Tensor, buffers: Tensor, received: Tensors, kept: Tensors) -> Slots:
-        spec, places = self.spec, self.client_data.places
-        device = places.device
-        who, size = torch.tensor([[self.number]], device=device), len(places)
-        keys = schedule.client_keys([spec.seed], "batches", round_number, who)[0]
-        sizes = torch.tensor([size], device=device)
-        batch_size = min(spec.batch_size, size)
-        plan = schedule.plan_batches(keys, sizes, epochs=spec.local_epochs, batch_size=batch_size, largest=size)
-        rate = scheduled_rate(spec.lr, spec.lr_schedule, round_number, spec.rounds)
-
-        def one(value: float) -> Tensor:
-            return params.new_tensor([value])
-
-        segment = SlotSegment(
-            self.algorithm, slice(0, 1), _stacked(received), _stacked(kept), 0, who[0].new_zeros(1), who[0]
-        )
-        return Slots(
-            params=params[None],
-            buffers=buffers[None],
-            plan=plan,
-            samples=places[plan.positions],
-            class_counts=self.client_data.class_counts.float()[None],
-            pixels=InputScaling(self.client_data.pixels.scale[None], self.client_data.pixels.shift[None]),
-            dropout_keys=schedule.client_keys([spec.seed], "dropout", round_number, who)[0],
-            lr=one(rate),
-            weight_decay=one(spec.weight_decay),
-            clip=one(spec.clip or float("inf")),
-            decays=bool(spec.weight_decay),
-            clips=bool(spec.clip),
-            segments=[segment],
+            result.params[0], result.buffers[0], {name: value[0] for name, value in report.items()}, kept
         )
 
     @torch.no_grad()
-    def survey(self, params: Tensor, buffers: Tensor) -> Tensor:
+    def final_report(
+        self, round_number: int, params: Tensor, buffers: Tensor, received: Tensors, kept: Tensors
+    ) -> dict[str, Tensor]:
+        """What this client says of the final model."""
+        slots, _ = self._slots(round_number, params, buffers, received, kept)
+        with computing_in(self.spec.precision):
+            found = final_reports(self.model, self.client_data.data, slots, slots.params, slots.buffers)
+        return {name: value[0] for name, value in found.items()}
+
+    def first_kept(self, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        return first_client_state(self.algorithm, self.model, params, buffers)
+
+    def _slots(
+        self, round_number: int, params: Tensor, buffers: Tensor, received: Tensors, kept: Tensors
+    ) -> tuple[Slots, Own | None]:
+        """A stack of one client."""
+        data, places = self.client_data.data, self.client_data.places
+        federation = Federation(data.dataset, places.cpu().numpy(), np.array([0, len(places)]))
+        scaling = InputScaling(self.client_data.scaling.scale[None], self.client_data.scaling.shift[None])
+        table = FederationTable([federation], data.device)
+        planner = SlotPlanner([self.spec], [self.algorithm], table, data, scaling, dtype=self.model.dtype)
+        only = torch.zeros(1, 1, dtype=torch.int64, device=data.device)
+        segment = SlotSegment(self.algorithm, slice(0, 1), _stacked(received), _stacked(kept), 0, only[0], only[0])
+        who = Places(slice(0, 1), only, torch.full_like(only, self.number))
+        own = Own.of(self.algorithm, self.model)
+        own = None if own is None else own.to(data.device)
+        given = (params[None].clone(), buffers[None].clone(), [segment], [own])
+        return planner.slots(round_number, who, *given), own
+
+    def _logits(self, params: Tensor, buffers: Tensor, inputs: Tensor, received: Tensors) -> Tensor:
+        head = stacked_head(self.model, self.algorithm, _stacked(received))
+        return self.model.evaluate_each(params[None], buffers[None], inputs[None], head)[0]
+
+    @torch.no_grad()
+    def survey(self, params: Tensor, buffers: Tensor, received: Tensors) -> Tensor:
         """Mean over this client's samples of what the algorithm asks about the received model, ``[]``."""
         data, total = self.client_data.data, params.new_zeros((), dtype=torch.float64)
         for places in self.client_data.places.split(EVALUATED_AT_ONCE):
-            inputs, targets = self.client_data.pixels.apply(data.gather(places)), data.train_targets[places]
-            logits = self.model.forward_one(params, buffers, inputs)
+            inputs, targets = self.client_data.scaling.apply(data.gather(places)), data.train_targets[places]
+            logits = self._logits(params, buffers, inputs, received)
             batch = Batch(logits, targets, torch.ones_like(logits[:, 0]), logits.new_zeros(logits.shape[-1]))
             total += self.algorithm.survey(batch).double().sum()
         return (total / len(self.client_data.places)).to(params.dtype)
 
     @torch.no_grad()
-    def look(self, params: Tensor, buffers: Tensor) -> LocalEvaluation:
+    def evaluate(self, params: Tensor, buffers: Tensor, received: Tensors) -> LocalEvaluation:
         """The model on the samples this client holds out, or, where it holds out none, on those it trains on."""
         data, dataset = self.client_data.data, self.client_data.data.dataset
         held_out = len(data.test_targets) > 0
@@ -127,7 +131,7 @@ class Participant:
         confusion = torch.zeros(dataset.num_classes, dataset.num_classes, dtype=torch.float64)
         loss = 0.0
         for some, labels in zip(inputs.split(EVALUATED_AT_ONCE), targets.split(EVALUATED_AT_ONCE), strict=True):
-            logits = self.model.forward_one(params, buffers, self.client_data.pixels.apply(some))
+            logits = self._logits(params, buffers, self.client_data.scaling.apply(some), received)
             loss += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
             cells = labels * dataset.num_classes + logits.argmax(-1)
             confusion += torch.bincount(cells, minlength=confusion.numel()).view_as(confusion).cpu()

@@ -154,7 +154,7 @@ def _simulate(
             lane, data, everyone.first(federation.num_clients), grid, config=told, class_counts=class_counts
         )
 
-    keeps = any(preparation.lane(spec).algorithm.keeps for spec in specs)
+    keeps = any(preparation.lane(spec).algorithm.client_state_spec for spec in specs)
     commit_every_s = 0.0 if keeps else COMMIT_EVERY_S  # what clients keep must not run ahead of the server
     if _train(specs, axes, folder, device, preparation, observer, trainer, commit_every_s):
         for spec in specs:

@@ -8,18 +8,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedga.algorithms.base import overrides
 from fedga.data.assemble import listed
 from fedga.engine.device_data import DeviceData
-from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.engine.evaluation.evaluator import ClientEvaluator
+from fedga.engine.local import uses_features
 from fedga.engine.precision import computing_in
-from fedga.engine.server import LaneRound, ServerSide, lane_sums
+from fedga.engine.round import Asking, Survey, Train, play_round
+from fedga.engine.server import LaneRound, Returned, ServerSide, lane_sums
 from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, server_state
 from fedga.engine.stack.stacked import StackedModel
@@ -32,15 +35,19 @@ from fedga.flower.replies import (
     Read,
     Reply,
     attempt,
+    frozen_digest,
     mean,
+    read_final,
     read_scores,
     read_survey,
     read_training,
+    unsent_names,
     vectors,
 )
 from fedga.flower.server.exchange import OF_THE_APP, Exchange, is_of_node
 from fedga.flower.server.patience import Patience
 from fedga.flower.server.roster import Roster
+from fedga.spec.settings import RunSpec
 from fedga.store.code import code_digest, own_code
 
 TRY_AGAIN_AFTER_S = 5.0
@@ -62,17 +69,6 @@ class TimeoutPolicy:
 
 class TooFewReplies(FedGAError):  # noqa: N818 - read as the sentence it starts
     """A round that cannot count."""
-
-
-@dataclass(frozen=True)
-class _Round:
-    """A round under way."""
-
-    number: int
-    clients: list[int]  # asked to train, in the order of the selection
-    survey: Tensor | None  # [1, clients]
-    before: Evaluation | None
-    asked_at: float  # of this machine's clock, in seconds
 
 
 class _Stack(LaneStack):
@@ -107,27 +103,34 @@ class RemoteEngine:
         device, shape = self.data.device, self.data.dataset.input_shape
         self.lanes: list[Lane] = [self.lane]
         self.model = StackedModel(self.lane.model).to(device)
+        if uses_features(self.lane.algorithm):
+            self.model.keep_features()
         self.workers = Workers(self.model, device)
         self.budget = MemoryBudget.for_model(self.model, device, shape, self.lane.spec.batch_size)
         self.stack = _Stack(self.lane, self.model, self.data, self.state)
         self.evaluator = ClientEvaluator(self.lanes, self.data, self.workers, self.budget)
-        self.server = ServerSide(self.lanes, self.model, self.data, self.stack, self.evaluator)
-        self._constants = {
-            name: tensor for name, tensor in self.lane.model.state_dict().items() if not tensor.is_floating_point()
+        self.server = ServerSide(self.lanes, self.model, self.data, self.stack, self.evaluator, self._all_class_counts)
+        state = self.lane.model.state_dict()
+        self._constants = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()}
+        self._unsent = unsent_names(self.model, self.lane.algorithm)
+        code = code_digest(own_code([self.lane.spec])) if isinstance(self.lane.spec, RunSpec) else ""
+        self._common = {
+            **({"code": code} if code else {}),
+            "frozen": frozen_digest({name: state[name] for name in self.model.stands_still}),
         }
-        code = code_digest(own_code([self.lane.spec]))
-        self._code = {"code": code} if code else {}
-        self._under_way: _Round | None = None
+        self._conversation: Asking | None = None  # of the round under way
+        self._asked: Train | None = None  # what its clients are doing
+        self._asked_at = 0.0  # of this machine's clock, in seconds
         self.counted: set[int] = set()  # nodes whose replies made the last round
         self._patience = Patience()
         self._failures: Counter[int] = Counter()  # in a row, of each client
         self._declaration = Declaration.of(
-            self.model,
-            self.lane.model.state_dict(),
-            self.lane.algorithm,
-            self.data.dataset.num_classes,
-            others=self.others,
+            self.model, state, self.lane.algorithm, self.data.dataset.num_classes, others=self.others
         )
+
+    def _all_class_counts(self) -> Tensor | None:
+        counts = self.class_counts(range(self.roster.num_clients))
+        return None if counts is None else counts[None]
 
     def without(self, ended: set[int]) -> None:
         """There is one run, and it has ended."""
@@ -139,8 +142,10 @@ class RemoteEngine:
         assert self.grid is not None
         while True:
             try:
-                replies = self.grid.send_and_receive(self.begin(self.grid), timeout=self.timeouts.reply_within_s)
-                [result] = self.finish(replies)
+                messages, result = self.begin(self.grid), None
+                while result is None:  # more than once where clients train one after another
+                    result = self.finish(self.grid.send_and_receive(messages, timeout=self.timeouts.reply_within_s))
+                    messages = self.messages
             except TooFewReplies as error:
                 if self.timeouts.strict:
                     raise
@@ -149,10 +154,10 @@ class RemoteEngine:
                 continue
             break
         questions = self.evaluation(self.grid)
-        if questions and not result.diverged:
+        if questions and not result[0].diverged:
             answers = self.grid.send_and_receive(questions, timeout=self.timeouts.reply_within_s)
-            return [LaneRound(result.round, self.evaluated(answers), result.clients)]
-        return [result]
+            return [LaneRound(result[0].round, self.evaluated(answers), result[0].clients)]
+        return result
 
     @torch.no_grad()
     def begin(self, grid: Grid) -> list[Message]:
@@ -162,50 +167,82 @@ class RemoteEngine:
             grid.enough, grid.most_bytes = self._least, self._declaration.most_bytes
             self._hear_late(grid)
         number = self.round + 1
-        with computing_in(self.lane.spec.precision), self.workers.alone():
-            before = self.server.evaluate() if self.evaluator.examined(number) else None
-            survey = self._survey(grid, number)
-            clients: list[int] = self.server.select(number, self._not_asked(number))[0].tolist()
-            received = {name: tensor[0] for name, tensor in self.server.broadcast()[0].items()}
-        self._under_way = _Round(number, clients, survey, before, time.monotonic())
-        beside = {wire.RECEIVED: wire.to_record(received)} if received else {}
-        return self._messages(wire.TRAIN, clients, number, beside)
+        self._conversation = play_round(self.server, number, lambda: self._not_asked(number))
+        asked = self._continue(None, grid)
+        assert asked is None  # a round ends after training
+        return self.messages
 
     @torch.no_grad()
-    def finish(self, replies: Iterable[Message]) -> list[LaneRound]:
-        """The replies to `begin`'s messages become the next model."""
+    def finish(self, replies: Iterable[Message]) -> list[LaneRound] | None:
+        """The replies to the last messages become the next model; None where `messages` ask for more."""
+        assert self._asked is not None
         with computing_in(self.lane.spec.precision), self.workers.alone():
-            return self._finish(replies)
+            returned = self._returned(self._asked, replies)
+        return self._continue(returned, self.grid)
 
-    def _finish(self, replies: Iterable[Message]) -> list[LaneRound]:
-        under_way = self._under_way
-        assert under_way is not None
-        returned = self._returned(under_way, replies)
+    def _continue(self, answer: Any, grid: Grid | None) -> list[LaneRound] | None:
+        """Answer the round's question, and those that follow, until clients must train or the round is over."""
+        assert self._conversation is not None
+        number = self.round + 1
+        while True:
+            try:
+                with computing_in(self.lane.spec.precision), self.workers.alone():
+                    question = self._conversation.send(answer)
+            except StopIteration as end:
+                self.round, self._conversation, self._asked = number, None, None
+                return end.value
+            if isinstance(question, Train):
+                self._asked, self._asked_at = question, time.monotonic()
+                self.messages = self._training_messages(question)
+                return None
+            assert grid is not None
+            answer = [self._survey(grid, number) if isinstance(question, Survey) else self._final(grid, number)]
+
+    def _training_messages(self, asked: Train) -> list[Message]:
+        clients = self._clients_of(asked)
+        received = {name: tensor[0] for name, tensor in asked.received[0].items()}
+        beside = {wire.RECEIVED: wire.to_record(received)} if received else {}
+        starts = None if asked.start is None else list(zip(*asked.start, strict=True))
+        return self._messages(wire.TRAIN, clients, asked.round, beside, starts)
+
+    def _clients_of(self, asked: Train) -> list[int]:
+        """Whom a question is sent to, in the order of the selection."""
+        there = None if asked.chosen.counts is None else asked.chosen.counts[0]
+        return asked.chosen.clients[0, :there].tolist()
+
+    def _returned(self, asked: Train, replies: Iterable[Message]) -> Returned | None:
+        """What came back; None where the model has diverged everywhere."""
+        returned = self._replies(asked, replies)
         if not returned:
-            self.round, self._under_way = under_way.number, None
-            return [LaneRound(self.round, None, diverged=True)]
+            return None
         device, stack = self.data.device, self.stack
         clients = torch.tensor([[reply.client for reply in returned]], device=device)
         params = torch.stack([reply.params for reply in returned]).to(device)
         buffers = torch.stack([reply.buffers for reply in returned]).to(device)
         sizes = torch.tensor([[reply.examples for reply in returned]], device=device)
         shares, weights = self.server.weights(clients, sizes)
-        update = lane_sums(weights, params - stack.params)
-        moved = stack.buffers + lane_sums(shares, buffers - stack.buffers)
         report = {
             name: torch.stack([reply.report[name] for reply in returned]).to(device)[None]
             for name in returned[0].report
         }
         after = None
-        if under_way.before is not None:
-            after = self.evaluator.evaluate(params, buffers, [0] * len(returned))
-        self.server.advance(under_way.number, clients, update, moved, [report], [under_way.survey])
-        self.round, self._under_way = under_way.number, None
-        stack.counted[clients[0].cpu()] = self.round
+        if asked.examine:
+            after = self.evaluator.evaluate(params, buffers, [0] * len(returned), asked.round)
+        stack.counted[clients[0].cpu()] = asked.round
         self.counted = {self.roster.nodes[reply.client] for reply in returned}
         counts = self.class_counts([reply.client for reply in returned])
-        counts = None if counts is None else counts.to(device)[None]
-        return self.server.results(self.round, clients, counts, under_way.before, after)
+        return Returned(
+            clients=clients,
+            sizes=sizes,
+            shares=shares,
+            update=lane_sums(weights, params - stack.params),
+            buffers=stack.buffers + lane_sums(shares, buffers - stack.buffers),
+            reports=[report],
+            params=params[None],
+            all_buffers=buffers[None],
+            after=after,
+            class_counts=None if counts is None else counts.to(device)[None],
+        )
 
     @property
     def _least(self) -> int:
@@ -243,10 +280,8 @@ class RemoteEngine:
         if self._patience.heard(client):
             self.notice(f"{self.roster.name(client)} answers again")
 
-    def _survey(self, grid: Grid, number: int) -> Tensor | None:
+    def _survey(self, grid: Grid, number: int) -> Tensor:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
-        if not self.lane.algorithm.surveys:
-            return None
         asked = self._answering()
         replies = grid.send_and_receive(
             self._messages(wire.SURVEY, asked, number), timeout=self.timeouts.reply_within_s
@@ -265,6 +300,26 @@ class RemoteEngine:
         survey = torch.stack([values.get(client, mean) for client in range(self.roster.num_clients)])
         return survey.to(self.data.device)[None]
 
+    def _final(self, grid: Grid, number: int) -> dict[str, Tensor]:
+        """What every client that answers says of the final model, ``[1, clients, ...]``."""
+        asked = self._answering()
+        received = {name: tensor[0] for name, tensor in self.server.broadcast(number)[0].items()}
+        beside = {wire.RECEIVED: wire.to_record(received)} if received else {}
+        questions = self._messages(wire.FINISH, asked, number, beside)
+        replies = grid.send_and_receive(questions, timeout=self.timeouts.reply_within_s)
+        found = self._understood(asked, number, replies, lambda client, reply: read_final(self._declaration, reply))
+        if not found:
+            raise TooFewReplies(f"nobody answered what follows round {number}: it is tried again")
+        names = found[0][1]
+        return {name: torch.stack([each[name] for _, each in found])[None].to(self.data.device) for name in names}
+
+    def _for_head(self, number: int) -> dict[str, ArrayRecord]:
+        """What clients need beside the model to evaluate it: something where the algorithm has a head of its own."""
+        if not overrides(self.lane.algorithm, "head"):
+            return {}
+        sent = {name: tensor[0] for name, tensor in self.server.broadcast(number)[0].items()}
+        return {wire.RECEIVED: wire.to_record(sent)} if sent else {}
+
     # --- evaluation at the sites, where the server has no samples of its own -----------------------------------------
 
     def evaluation(self, grid: Grid) -> list[Message]:
@@ -273,7 +328,7 @@ class RemoteEngine:
         due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds
         if len(self.data.test_targets) or not due:
             return []
-        return self._messages(wire.EVALUATE, self._answering(), self.round)
+        return self._messages(wire.EVALUATE, self._answering(), self.round, self._for_head(self.round))
 
     def evaluated(self, replies: Iterable[Message]) -> dict[str, float] | None:
         """Accuracy and loss over the samples that all sites hold out; None where none of them holds out any."""
@@ -294,28 +349,45 @@ class RemoteEngine:
     @property
     def arrays(self) -> ArrayRecord:
         """The global model, named as in ``state_dict``."""
-        named = self.model.params.views(self.stack.params[0]) | self.model.buffers.views(self.stack.buffers[0])
-        order = [name for name in self.lane.model.state_dict() if name in named or name in self._constants]
-        return wire.to_record({name: (named | self._constants)[name] for name in order})
+        return self._record(self.stack.params[0], self.stack.buffers[0])
 
     @arrays.setter
     def arrays(self, record: ArrayRecord) -> None:
-        params, buffers = vectors(self.model, wire.from_record(record))
+        params, buffers = vectors(self.model, wire.from_record(record), self._kept_here())
         device = self.data.device
         self.stack.params[0], self.stack.buffers[0] = params.to(device), buffers.to(device)
         if self.stack.averaging:
             self.stack.averaged_params[0], self.stack.averaged_buffers[0] = params.to(device), buffers.to(device)
 
+    def _record(self, params: Tensor, buffers: Tensor) -> ArrayRecord:
+        """A model as it travels: without what stands still, and what clients keep for themselves."""
+        named = self.model.params.views(params) | self.model.buffers.views(buffers) | self._constants
+        order = [name for name in self.lane.model.state_dict() if name in named and name not in self._unsent]
+        return wire.to_record({name: named[name] for name in order})
+
+    def _kept_here(self) -> dict[str, Tensor]:
+        """The parts of the model that do not travel, as they are here."""
+        named = self.model.params.views(self.stack.params[0]) | self.model.buffers.views(self.stack.buffers[0])
+        return {name: tensor.cpu() for name, tensor in named.items() if name in self._unsent}
+
     def _messages(
-        self, kind: str, clients: Sequence[int], number: int, beside: Mapping[str, ArrayRecord] | None = None
+        self,
+        kind: str,
+        clients: Sequence[int],
+        number: int,
+        beside: Mapping[str, ArrayRecord] | None = None,
+        starts: Sequence[tuple[Tensor, Tensor]] | None = None,
     ) -> list[Message]:
+        """One for each client; ``starts`` are models other than the global one."""
         records: dict[str, ArrayRecord | ConfigRecord] = {wire.ARRAYS: self.arrays, **(beside or {})}
         if self.tells_pixels:
-            pixels = self.server.pixels
-            records[wire.PIXELS] = wire.to_record({"scale": pixels.scale[0], "shift": pixels.shift[0]})
-        common = {**self.config, **self._code, "server-round": number, "spec": self.lane.spec.to_json()}
+            scaling = self.server.scaling
+            records[wire.PIXELS] = wire.to_record({"scale": scaling.scale[0], "shift": scaling.shift[0]})
+        common = {**self.config, **self._common, "server-round": number, "spec": self.lane.spec.to_json()}
         messages = []
-        for client in clients:
+        for place, client in enumerate(clients):
+            if starts is not None:
+                records[wire.ARRAYS] = self._record(*starts[place])
             config = ConfigRecord({**common, "client": client, "counted": int(self.stack.counted[client])})
             content = RecordDict({**records, wire.CONFIG: config})
             # A message that nobody waits for any more must not keep a slow client from the next one.
@@ -379,16 +451,16 @@ class RemoteEngine:
                 "same command continues"
             )
 
-    def _returned(self, under_way: _Round, replies: Iterable[Message]) -> list[Reply]:
+    def _replies(self, question: Train, replies: Iterable[Message]) -> list[Reply]:
         """What counts of a round's replies; nothing where the model has diverged everywhere."""
-        asked, number = under_way.clients, under_way.number
+        asked, number, unsent = self._clients_of(question), question.round, self._kept_here()
         returned = [
             reply
             for _, reply in self._understood(
                 asked,
                 number,
                 replies,
-                lambda client, reply: read_training(self.model, self._declaration, client, reply),
+                lambda client, reply: read_training(self.model, self._declaration, unsent, client, reply),
             )
         ]
         if self.timeouts.strict:
@@ -408,7 +480,7 @@ class RemoteEngine:
             raise TooFewReplies(f"round {number} has {len(finite)} replies and needs {self._least}: it is tried again")
         absent = [client for client in asked if client not in whole]
         if absent:
-            seconds = time.monotonic() - under_way.asked_at
+            seconds = time.monotonic() - self._asked_at
             silent = self._patience.silent(self.roster.entries)
             waited = f" (waited for {seconds:.0f} s)" if silent & set(absent) else ""
             self.notice(f"round {number} goes on without {', '.join(map(self.roster.name, absent))}{waited}")

@@ -21,6 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
 from fedga.algorithms import Algorithm, make_algorithm
+from fedga.algorithms.base import overrides
 from fedga.common.sealed import DamagedError
 from fedga.data.federation import Dataset, Federation
 from fedga.engine.device_data import DeviceData
@@ -31,7 +32,7 @@ from fedga.flower.replies import attempt, mean, read_metrics
 from fedga.flower.server.exchange import Exchange
 from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy, TooFewReplies
 from fedga.flower.server.roster import Roster
-from fedga.spec.settings import RunSpec
+from fedga.spec.settings import TrainingSettings, parse_algorithm
 from fedga.study.states import read_states, write_states
 
 
@@ -60,22 +61,16 @@ class AlgorithmStrategy(Strategy):
         wait_for_clients: float = 600.0,
         **settings: Any,
     ) -> None:
-        written = algorithm if isinstance(algorithm, str) else "fedavg"
-        self.spec = RunSpec(
-            dataset="own",
-            model="own",
-            algorithm=written,
-            partition="iid",
-            clients=clients,
-            **{"active": clients if active is None else active, "diagnose_every": 0} | settings,
+        self.spec = TrainingSettings(
+            **{"active": clients if active is None else active, "diagnose_every": 0} | settings
         )
+        if self.spec.active > clients:
+            raise FedGAError(f"active={self.spec.active} is more than clients={clients}: give {clients} or fewer")
         if isinstance(algorithm, str):
-            algorithm = make_algorithm(self.spec.algorithm_name, **dict(self.spec.algorithm_options))
-        if algorithm.auxiliary_samples:
-            raise FedGAError(
-                f"{self.spec.algorithm_name} needs samples on the server, which a strategy alone has none of: use "
-                "fedga.flower.server_app, or fedga run --engine flower"
-            )
+            name, options = parse_algorithm(algorithm)
+            algorithm = make_algorithm(name, **dict(options))
+        self.algorithm, self.num_clients = algorithm, clients
+        self._refuse(algorithm)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.evaluate_clients = evaluate_clients
         dataset = _nothing(num_classes or 2)
@@ -86,9 +81,18 @@ class AlgorithmStrategy(Strategy):
         data = DeviceData(dataset, torch.device("cpu"))
         self.engine = RemoteEngine(lane, data, roster, timeouts=timeouts, others=True)
         shapes = repr((self.engine.model.params.shapes, self.engine.model.buffers.shapes))
-        self._run = f"{self.spec.run_id}-{hashlib.blake2b(shapes.encode(), digest_size=8).hexdigest()}"
+        described = repr((self.spec.to_json(), type(algorithm).__qualname__, algorithm, clients, shapes))
+        self._run = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
         if self.checkpoint is not None and self.checkpoint.exists():
             self._resume(self.checkpoint)
+
+    def _refuse(self, algorithm: Algorithm) -> None:
+        """What Flower's own loop, one exchange a round with a server that has no samples, cannot do."""
+        name, instead = type(algorithm).__name__, "use fedga.flower.server_app, or fedga run --engine flower"
+        if algorithm.auxiliary_samples:
+            raise FedGAError(f"{name} needs samples on the server, which a strategy alone has none of: {instead}")
+        if overrides(algorithm, "groups") or algorithm.finishes:
+            raise FedGAError(f"{name} needs more than one exchange in a round: {instead}")
 
     def _resume(self, path: Path) -> None:
         try:
@@ -151,10 +155,12 @@ class AlgorithmStrategy(Strategy):
         """The next model, and the mean of the numbers that clients report; a round of too few replies is lost."""
         replies = list(replies)
         try:
-            [result] = self.engine.finish(replies)
+            found = self.engine.finish(replies)
         except TooFewReplies as error:
             _say(str(error).replace(": it is tried again", ""))
             return None, None
+        assert found is not None
+        [result] = found
         if result.diverged:
             raise FedGAError(f"the model is no longer finite after round {result.round}: use a smaller learning rate")
         if self.checkpoint is not None:
@@ -200,8 +206,8 @@ class AlgorithmStrategy(Strategy):
 
     def summary(self) -> None:
         spec = self.spec
-        log(INFO, "\t├──> %s, server %s, seed %d", spec.algorithm, spec.server, spec.seed)
-        log(INFO, "\t└──> %d of %s clients in every round", spec.active, spec.clients)
+        log(INFO, "\t├──> %s, server %s, seed %d", self.algorithm, spec.server, spec.seed)
+        log(INFO, "\t└──> %d of %s clients in every round", spec.active, self.num_clients)
 
 
 def _mean(name: str, rows: Sequence[tuple[float, MetricRecord]]) -> float | None:

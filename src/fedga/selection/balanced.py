@@ -1,0 +1,52 @@
+"""Clients chosen one after another so that the classes of all of them together are as even as they can be.
+
+The first is sampled; each further one is the client that brings the label mix of the chosen nearest to the uniform
+one, in squared distance (QCID), as in Zhang, Wang, Zhang and Li. Fed-CBS. ICML 2023, Eq. (4), without its random draws.
+A client's turns count against it (``patience``): pure greed starves clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedga.algorithms.base import RoundResult, Setup, Tensors, option
+from fedga.selection.base import Choice, Selection
+
+
+@dataclass(frozen=True)
+class Balanced(Selection):
+    patience: float = option(1.0, least=0, largest=1e6)  # distance that a turn more than the others' weighs
+
+    citation: ClassVar[str] = "Zhang et al. 2023"
+    needs_class_counts: ClassVar[bool] = True
+    reveals: ClassVar[str] = "every client's class counts"
+    sums_only: ClassVar[bool] = False
+
+    def state(self, setup: Setup) -> dict[str, Tensor]:
+        return {"turns": torch.zeros(setup.num_clients, device=setup.params.device)}
+
+    def select(self, choice: Choice) -> Tensor:
+        assert choice.class_counts is not None
+        counts, turns = choice.class_counts.double(), choice.state["turns"].double()
+        free = choice.available
+        first = choice.smallest(turns + choice.draws)[0]
+        chosen, pool = [first], counts[first]
+        for _ in range(choice.active - 1):
+            free = free & (torch.arange(len(counts), device=counts.device) != chosen[-1])
+            mix = pool + counts
+            distance = (mix / mix.sum(-1, keepdim=True) - 1 / counts.shape[-1]).square().sum(-1)
+            scores = distance + self.patience * turns + 1e-9 * choice.draws
+            taken = (F.one_hot(torch.stack(chosen), len(counts)).sum(0) > 0).double()
+            # Absent clients come after all that are there, and nobody twice.
+            best = (torch.where(free, scores, 1e30) + 1e60 * taken).argmin()
+            chosen.append(best)
+            pool = pool + counts[best]
+        return torch.stack(chosen)
+
+    def update(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        return {"turns": state["turns"] + F.one_hot(result.clients, len(state["turns"])).sum(0)}

@@ -1,0 +1,55 @@
+"""A bandit over clients: those whose updates look class-balanced are chosen more often (CMAB).
+
+The class mix of a client is estimated from how its training moved the head: with ``Δb_c`` the change of class c's bias,
+``R = softmax(Δb / temperature)``, as in HiCS-FL (Chen and Vikalo, 2024). Its reward is ``1 / H(U, R)`` with
+``H(U, R) = -1/C Σ log R_c``, averaged over its turns. Every round takes the clients with the largest
+``mean reward + explore · sqrt(3 ln t / (2 turns))``; those without a turn come first.
+Yang, Wong, Zhu, Wang and Qian. Federated Learning with Class Imbalance Reduction. EUSIPCO 2021, section III.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedga.algorithms.base import RoundResult, Server, Setup, Tensors, option
+from fedga.errors import FedGAError
+from fedga.selection.base import Choice, Selection
+
+
+@dataclass(frozen=True)
+class Bandit(Selection):
+    explore: float = option(0.8, least=0, largest=1e6)
+    temperature: float = option(0.01, above=0, smallest=1e-6, largest=1e6)
+
+    citation: ClassVar[str] = "Yang et al. 2021"
+    reveals: ClassVar[str] = "an estimate of every client's class mix"
+    sums_only: ClassVar[bool] = False
+
+    def state(self, setup: Setup) -> dict[str, Tensor]:
+        return {name: torch.zeros(setup.num_clients, device=setup.params.device) for name in ("turns", "rewards")}
+
+    def select(self, choice: Choice) -> Tensor:
+        turns, mean = choice.state["turns"], choice.state["rewards"] / choice.state["turns"].clamp(min=1)
+        bonus = self.explore * (3 * torch.log(torch.tensor(float(choice.round))) / (2 * turns.clamp(min=1))).sqrt()
+        value = torch.where(turns == 0, 1e9, mean + bonus)
+        return choice.smallest(choice.draws * 1e-3 - value.double())
+
+    def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
+        names = [name for name in server.parameters.head if len(server.parameters.shapes[name]) == 1]
+        if not names:
+            raise FedGAError("--select bandit reads the bias of the model's last linear layer, and there is none")
+        bias = server.parameters.slices()[names[0]]
+        mix = F.softmax((client_params[:, bias] - server.params[bias]) / self.temperature, dim=-1)
+        return {"reward": 1 / -mix.clamp(min=1e-12).log().mean(-1)}
+
+    def update(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        chosen = F.one_hot(result.clients, len(state["turns"])).to(result.update.dtype)  # [active, clients]
+        return {
+            "turns": state["turns"] + chosen.sum(0),
+            "rewards": state["rewards"] + result.reports["reward"] @ chosen,
+        }

@@ -1,0 +1,66 @@
+"""Who takes part in a round: a rule of its own, which any algorithm can be combined with.
+
+A rule is written for one server, as pure functions that ``torch.func.vmap`` can map over many runs. Its defaults
+together are uniform sampling; a rule overrides `select`, and keeps what it must remember in `state`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedga.algorithms.base import RoundResult, Server, Setup, Tensors
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a rule may choose from."""
+
+    round: int  # from 1
+    state: Tensors  # what the rule keeps
+    draws: Tensor  # [clients]: uniform in [0, 1), the same for every rule and algorithm of a seed
+    available: Tensor  # [clients] bool: who is there; at least one is
+    active: int  # how many to choose
+    class_counts: Tensor | None = None  # [clients, classes], if the rule `needs_class_counts`
+
+    def smallest(self, scores: Tensor) -> Tensor:
+        """The ``active`` clients with the smallest scores, ``[clients] -> [active]``; absent clients sort last."""
+        there = torch.where(self.available, scores, torch.inf)
+        return torch.topk(there, self.active, largest=False, sorted=True).indices
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Uniform sampling, and the base of all rules. A subclass's fields are its options (``bandit:explore=1``).
+
+    Options are declared as those of an algorithm, by ``fedga.algorithms.option``.
+    """
+
+    citation: ClassVar[str] = ""
+    needs_class_counts: ClassVar[bool] = False  # every client's samples of every class: it reveals them
+    reveals: ClassVar[str] = "nothing about a client"
+    sums_only: ClassVar[bool] = True  # whether it works where the server sees sums over clients only
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if "range" in each.metadata:
+                each.metadata["range"].check(f"{type(self).__name__}: {each.name}", getattr(self, each.name))
+
+    def state(self, setup: Setup) -> dict[str, Tensor]:
+        """What the rule keeps between rounds, before the first one."""
+        return {}
+
+    def select(self, choice: Choice) -> Tensor:
+        """The chosen clients, ``[active]``, all different; absent ones only where too few are there."""
+        return choice.smallest(choice.draws)
+
+    def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
+        """A look at the returned models ``[active, parameters]`` before they are averaged: reports for `update`."""
+        return {}
+
+    def update(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        """What the rule keeps after a round."""
+        return dict(state)

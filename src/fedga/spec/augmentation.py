@@ -1,0 +1,64 @@
+"""How pictures are changed while clients train on them: ``--augment mirror,shift:4``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedga.common.ranges import wrong_value
+from fedga.errors import FedGAError
+
+LARGEST_SHIFT = 64
+NEVER_MIRRORED = ("digits", "mnist", "svhn")  # a mirrored digit is none, or another one
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Mirrored left to right with probability ½; moved by up to ``shift`` pixels each way, zeros coming in.
+
+    >>> str(Augmentation.parse("--augment", "shift:4,mirror"))
+    'mirror,shift:4'
+    """
+
+    mirror: bool = False
+    shift: int = 0
+
+    def __bool__(self) -> bool:
+        return self.mirror or self.shift > 0
+
+    def __str__(self) -> str:
+        return ",".join([*(["mirror"] if self.mirror else []), *([f"shift:{self.shift}"] if self.shift else [])])
+
+    @classmethod
+    def parse(cls, where: str, text: str) -> Augmentation:
+        """From ``mirror``, ``shift:PIXELS``, both with a comma between, or ``none``."""
+        mirror, shift = False, 0
+        for part in [part.strip() for part in text.split(",") if part.strip() not in ("", "none")]:
+            name, _, value = part.partition(":")
+            if name == "mirror" and not value:
+                mirror = True
+            elif name == "shift" and value.isdecimal() and 0 < int(value) <= LARGEST_SHIFT:
+                shift = int(value)
+            elif name == "shift":
+                raise FedGAError(f"{where} {part!r}: give the pixels to move by, from 1 to {LARGEST_SHIFT}: shift:4")
+            else:
+                raise FedGAError(f"{where} {part!r} is not an augmentation: give mirror, shift:4, or both")
+        return cls(mirror, shift)
+
+
+@dataclass(frozen=True)
+class Augment:
+    """The setting: its canonical text; alternatives of a sweep stand between semicolons."""
+
+    separator = ";"
+
+    def __str__(self) -> str:
+        return "mirror, shift:PIXELS or both"
+
+    def check(self, where: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise wrong_value(where, str(self), value)
+        return str(Augmentation.parse(where, value))
+
+    def parse(self, where: str, text: str) -> str:
+        return self.check(where, text)

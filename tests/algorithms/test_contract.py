@@ -1,0 +1,331 @@
+"""What the contract allows beyond FedAvg: algorithms of the field's kinds, equal on engine, plain loop and Flower."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedga.algorithms import (
+    Algorithm,
+    Batch,
+    Client,
+    RoundResult,
+    Sent,
+    Server,
+    Setup,
+    Trained,
+    make_algorithm,
+    option,
+)
+from fedga.algorithms.base import Tensors, cross_entropy
+from fedga.algorithms.parameters import Parameters, centralize
+from fedga.data.federation import Dataset
+from fedga.engine.device_data import DeviceData
+from fedga.engine.reference import Reference
+from fedga.testing import check_algorithm
+from tests.engine.runs import EXACT, assert_same_state, make_lane, reference_state, train
+
+
+@dataclass(frozen=True)
+class OwnHead(Algorithm):
+    """FedPer: every client keeps its head."""
+
+    def travels(self, parameters: Parameters) -> Collection[str]:
+        return [name for name in parameters.shapes if name not in parameters.head]
+
+
+@dataclass(frozen=True)
+class FixedHead(Algorithm):
+    """FedBABU: the head stands still."""
+
+    def moves(self, parameters: Parameters) -> Collection[str]:
+        return [name for name in parameters.shapes if name not in parameters.head]
+
+
+@dataclass(frozen=True)
+class FedInit(Algorithm):
+    """Local training begins beyond the received model, away from where the client's last one was."""
+
+    beta: float = option(0.1, least=0, largest=10)
+
+    client_state_spec: ClassVar[tuple[Sent, ...]] = (Sent("last", "parameters"), Sent("turns", "1"))
+
+    def client_state(self, params: Tensor) -> dict[str, Tensor]:
+        return {"last": torch.zeros_like(params), "turns": params.new_zeros(())}
+
+    def start(self, client: Client) -> Tensor:
+        away = client.global_params - client.client_state["last"]
+        return client.global_params + torch.where(client.client_state["turns"] > 0, self.beta, 0.0) * away
+
+    def report(self, trained: Trained) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return {}, {"last": trained.params, "turns": trained.client_state["turns"] + 1}
+
+
+@dataclass(frozen=True)
+class Decorrelated(Algorithm):
+    """A penalty on features, and a pull towards those of the received model."""
+
+    beta: float = 0.1
+    needs_features: ClassVar[bool] = True
+    needs_global_logits: ClassVar[bool] = True
+
+    def local_loss(self, batch: Batch) -> Tensor:
+        assert batch.features is not None
+        assert batch.global_features is not None
+        assert batch.round is not None
+        strength = self.beta / batch.round
+        distance = (batch.features - batch.global_features).square().sum(-1)
+        return cross_entropy(batch.logits, batch.targets) + strength * distance
+
+
+@dataclass(frozen=True)
+class Lookahead(Algorithm):
+    """FedACG: clients start from the model moved on by the server's momentum, which is the server's own step."""
+
+    momentum: float = option(0.5, least=0, below=1)
+    downloads: ClassVar[tuple[Sent, ...]] = (Sent("velocity", "parameters"),)
+
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        return {"velocity": torch.zeros_like(setup.params)}
+
+    def broadcast(self, server: Server) -> dict[str, Tensor]:
+        return {"velocity": server.state["velocity"]}
+
+    def start(self, client: Client) -> Tensor:
+        return client.global_params + self.momentum * client.received["velocity"]
+
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        return {"velocity": result.update}
+
+    def aggregate(self, server: Server, result: RoundResult, step: Callable[[Tensor], Tensor]) -> Tensor:
+        return server.params + server.state["velocity"]
+
+
+@dataclass(frozen=True)
+class Trimmed(Algorithm):
+    """A look at single models: clients far from the others count less in the next round."""
+
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        return {"trust": torch.ones(setup.num_clients, dtype=setup.params.dtype)}
+
+    def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
+        return {"distance": (client_params - client_params.mean(0)).norm(dim=1)}
+
+    def weights(self, state: Tensors, clients: Tensor, shares: Tensor) -> Tensor:
+        return shares * state["trust"][clients]
+
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        seen = F.one_hot(result.clients, len(state["trust"])).to(result.update.dtype)
+        near = 1 / (1 + result.reports["distance"])
+        return {"trust": torch.where(seen.sum(0) > 0, near @ seen, state["trust"])}
+
+
+@dataclass(frozen=True)
+class InPairs(Algorithm):
+    """Astraea's mediators: two clients after one another, the second from the first one's model."""
+
+    size: int = option(2, least=1)
+
+    def groups(self, server: Server, clients: Tensor, class_counts: Tensor) -> Tensor:
+        return torch.arange(len(clients)) // self.size
+
+
+@dataclass(frozen=True)
+class RefittedHead(Algorithm):
+    """A head in closed form after the last round, from sums over clients: ridge regression on the features."""
+
+    needs_class_features: ClassVar[bool] = True
+    needs_second_moment: ClassVar[bool] = True
+    finishes: ClassVar[bool] = True
+    final_uploads: ClassVar[tuple[Sent, ...]] = (
+        Sent("sums", "classes×features", "class means", summed=True),
+        Sent("moment", "features×features", "the features' second moment", summed=True),
+    )
+
+    def final_report(self, client: Trained) -> dict[str, Tensor]:
+        assert client.class_features is not None
+        assert client.second_moment is not None
+        return {"sums": client.class_features, "moment": client.second_moment}
+
+    def finish(self, server: Server, reports: Tensors) -> Tensor:
+        moment = reports["moment"].sum(0)
+        weight = torch.linalg.solve(moment + torch.eye(len(moment), dtype=moment.dtype), reports["sums"].sum(0).T).T
+        layers = server.parameters
+        return layers.map(lambda name, part: weight if name == layers.head[0] else part, server.params)
+
+
+OTHERS = [OwnHead, FixedHead, FedInit, Decorrelated, Lookahead, Trimmed, InPairs, RefittedHead]
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_an_algorithm_of_another_kind_is_the_same_everywhere(kind: type[Algorithm]) -> None:
+    done = check_algorithm(kind)
+    assert done[-1] == "Flower's messages give the same model"
+
+
+def final_params(dataset: Dataset, algorithm: Algorithm, **settings: Any) -> Tensor:
+    lane = make_lane(dataset, **{"diagnose_every": 0, "rounds": 3} | settings)
+    data = DeviceData(dataset, torch.device("cpu"), torch.get_default_dtype())
+    return train([replace(lane, algorithm=algorithm)], data, 3).stack.params[0]
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    "same",
+    [
+        make_algorithm("fedsam", rho=0),
+        make_algorithm("feddyn", alpha=0),
+        make_algorithm("resample", power=1),
+        FedInit(beta=0.0),
+        Lookahead(momentum=0.0),
+        InPairs(size=1),
+    ],
+)
+def test_is_fedavg_where_its_option_says_so(pictures: Dataset, same: Algorithm) -> None:
+    plain = final_params(pictures, make_algorithm("fedavg"))
+    assert torch.allclose(final_params(pictures, same), plain, **EXACT)
+    options = [name for name in ("rho", "alpha", "beta", "momentum", "size") if hasattr(same, name)]
+    for name in options:  # and is not where it says otherwise
+        other = replace(same, **{name: type(getattr(same, name))(2 if name == "size" else 0.3)})
+        assert not torch.allclose(final_params(pictures, other), plain, atol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_fednh_with_fixed_prototypes_trains_on_a_fixed_head(pictures: Dataset) -> None:
+    """ρ = 1: nobody moves the prototypes, and the body is that of a network with them as its normalised head."""
+
+    @dataclass(frozen=True)
+    class Fixed(FixedHead):
+        prototypes: ClassVar[Tensor]
+
+        def head(self, features: Tensor, params: Tensors, received: Tensors) -> Tensor:
+            return 10 * F.normalize(features, dim=-1) @ self.prototypes.mT
+
+    fednh = make_algorithm("fednh", rho=1)
+    lane = make_lane(pictures)
+    parameters = Parameters(lane.model)
+    setup = Setup(torch.zeros(1), 6, pictures.num_classes, parameters)
+    Fixed.prototypes = fednh.server_state(setup)["prototypes"]
+    rows = Fixed.prototypes @ Fixed.prototypes.T
+    assert torch.allclose(rows, torch.eye(len(rows)), atol=1e-9)
+    assert torch.allclose(final_params(pictures, fednh), final_params(pictures, Fixed()), **EXACT)
+    moved = final_params(pictures, make_algorithm("fednh", rho=0.5))
+    assert not torch.allclose(moved, final_params(pictures, fednh), atol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_resampling_draws_classes_at_their_rates_and_is_reweighting_on_average(pictures: Dataset) -> None:
+    lane = make_lane(pictures, algorithm="resample", local_epochs=400, active=1, diagnose_every=0, batch_size=1000)
+    data = DeviceData(pictures, torch.device("cpu"), torch.get_default_dtype())
+    engine = train([lane], data, 0)
+    engine.round = 1
+    chosen = engine.server.select(1)
+    slots = engine._slots(slice(0, 1), chosen, [{}])
+    labels = data.train_targets[slots.samples[0]][slots.plan.mask[0] > 0]
+    counts = lane.federation.class_counts[int(chosen.clients[0, 0])]
+    drawn = torch.bincount(labels, minlength=pictures.num_classes).double() / len(labels)
+    present = torch.from_numpy(counts > 0)
+    assert torch.equal(drawn > 0, present)
+    expected = present.double() / present.sum()
+    assert (drawn - expected).abs().max() < 4 * (0.25 / len(labels)) ** 0.5
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("epoch", ["over", "under"])
+def test_longer_and_shorter_epochs(pictures: Dataset, epoch: str) -> None:
+    lane = make_lane(pictures, algorithm=f"resample:epoch={epoch}", diagnose_every=0)
+    data = DeviceData(pictures, torch.device("cpu"), torch.get_default_dtype())
+    engine, reference = train([lane], data, 2), Reference(lane, data)
+    for _ in range(2):
+        reference.run_round()
+    assert_same_state(engine.stack.states()[0], reference_state(reference, engine), **EXACT)
+    counts = torch.from_numpy(lane.federation.class_counts).double()
+    edge = [row[row > 0].max() if epoch == "over" else row[row > 0].min() for row in counts]
+    expected = torch.stack([(row > 0).sum() * value for row, value in zip(counts, edge, strict=True)])
+    assert torch.equal(engine.planner.lengths[0].double(), expected)
+
+
+def test_a_client_with_its_own_head_is_scored_on_its_own_label_mix(pictures: Dataset) -> None:
+    lane = replace(make_lane(pictures, rounds=4, diagnose_every=0), algorithm=OwnHead())
+    data = DeviceData(pictures, torch.device("cpu"))
+    engine = train([lane], data, 3)
+    [result] = engine.run_round()
+    assert result.metrics is not None
+    assert set(result.metrics) == {"client_accuracy"}  # there is no global head to test
+    counts, scores = torch.from_numpy(lane.federation.class_counts).double(), []
+    segment = engine.segments[0]
+    assert segment.own is not None
+    for client, row in enumerate(counts):
+        params = engine.stack.params[0].clone()
+        params[segment.own.params] = segment.client_state["own params"][0, client]
+        found = engine.evaluator.evaluate(params[None], engine.stack.buffers, [0], 4).confusion[0].double()
+        recall = found.diagonal() / found.sum(1)
+        scores.append((recall * row).sum() / row.sum())
+    assert result.metrics["client_accuracy"] == pytest.approx(torch.stack(scores).mean().item())
+
+
+def test_centralising_a_gradient_takes_the_mean_over_inputs_from_matrices(pictures: Dataset) -> None:
+    parameters = Parameters(make_lane(pictures).model)
+    gradient = torch.randn(parameters.total, generator=torch.Generator().manual_seed(0))
+    before, after = parameters.views(gradient), parameters.views(centralize(parameters, gradient))
+    for name, part in after.items():
+        if part.dim() > 1:
+            assert part.flatten(1).mean(1).abs().max() < 1e-6
+            assert torch.allclose(before[name] - part, (before[name] - part)[:, :1].expand_as(part), atol=1e-6)
+        else:
+            assert torch.equal(part, before[name])
+
+
+# --- algorithms of version 0.1 ---------------------------------------------------------------------------------------
+
+
+def test_an_algorithm_of_version_0_1_runs_with_a_warning_that_names_the_new_hook() -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+
+        @dataclass(frozen=True)
+        class Old(Algorithm):
+            keeps: ClassVar[tuple[Sent, ...]] = (Sent("seen", "parameters"),)
+            surveys: ClassVar[bool] = True
+            uploads: ClassVar[tuple[Sent, ...]] = (Sent("survey", "1", "a loss"),)
+
+            def client_state(self, params: Tensor) -> dict[str, Tensor]:
+                return {"seen": torch.zeros_like(params)}
+
+            def correct(self, gradient: Tensor, client_state: Tensors, received: Tensors) -> Tensor:  # type: ignore
+                return gradient - 0.1 * client_state["seen"]
+
+            def report(self, trained: Trained) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+                return {}, {"seen": trained.params - trained.global_params}
+
+            def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:  # type: ignore
+                return {"loss": torch.zeros(num_clients, device=params.device)}
+
+            def select(self, state: Tensors, draws: Tensor, active: int) -> Tensor:
+                return torch.topk(draws - 1e-9 * state["loss"], active, largest=False).indices
+
+            def update_server(  # type: ignore
+                self, state: Tensors, clients: Tensor, reports: Tensors, survey: Tensor | None
+            ) -> dict[str, Tensor]:
+                assert survey is not None
+                return {"loss": survey}
+
+    said = " ".join(str(one.message) for one in found)
+    assert all(one.category is FutureWarning for one in found)
+    for new in (
+        "client_state_spec",
+        "evaluates_all_clients",
+        "correct(self, gradient, client)",
+        "server_state(self, setup)",
+        "update_server(self, state, result)",
+        "--select",
+    ):
+        assert new in said
+    assert check_algorithm(Old)[-1] == "Flower's messages give the same model"

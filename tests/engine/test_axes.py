@@ -1,0 +1,236 @@
+"""Settings that combine with any algorithm: who is selected, who is there, how pictures and gradients are changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedga.algorithms import make_algorithm
+from fedga.common import streams
+from fedga.data.federation import Dataset
+from fedga.engine.augment import PaddedPictures, draw_moves, move_of
+from fedga.engine.device_data import DeviceData
+from fedga.engine.reference import Reference, _moved
+from fedga.errors import FedGAError
+from fedga.selection import SELECTIONS, Choice, make_selection
+from fedga.selection.availability import Availability, read_availability, work_shares
+from fedga.selection.check import check_selection
+from fedga.spec.augmentation import Augmentation
+from fedga.spec.settings import RunSpec
+from tests.engine.runs import EXACT, assert_same_state, make_lane, reference_state, train
+
+AXES: list[dict[str, Any]] = [
+    *({"select": name} for name in SELECTIONS),
+    {"augment": "mirror,shift:2"},
+    {"augment": "shift:3"},
+    {"centralize": True, "weight_decay": 0.01, "momentum": 0.5},
+    {"centralize": True, "optimizer": "adam"},
+    {"availability": "0.4"},
+    {"availability": "0.4", "select": "in-turn", "algorithm": "scaffold"},
+    {"availability": "0.4", "algorithm": "climb", "aggregation": "uniform"},
+    {"stragglers": 0.6, "algorithm": "scaffold"},
+    {"stragglers": 0.5, "availability": "0.5", "augment": "mirror,shift:1", "centralize": True, "algorithm": "fedga"},
+    {"stragglers": 0.5, "model": "tests.engine.runs:Mixing"},
+]
+
+
+def texts(axes: dict[str, Any]) -> str:
+    return ",".join(f"{name}={value}" for name, value in axes.items())
+
+
+@pytest.mark.parametrize("axes", AXES, ids=texts)
+def test_every_axis_trains_as_the_plain_loop_does(
+    pictures: Dataset, exact_data: DeviceData, axes: dict[str, Any]
+) -> None:
+    lane = make_lane(pictures, diagnose_every=0, active=4, **axes)
+    engine, reference = train([lane], exact_data, 4, slots=3), Reference(lane, exact_data)
+    for _ in range(4):
+        reference.run_round()
+    assert_same_state(engine.stack.states()[0], reference_state(reference, engine), **EXACT)
+
+
+@pytest.mark.parametrize("axes", [axes for axes in AXES if axes != {"select": "uniform"}], ids=texts)
+def test_every_axis_changes_something(pictures: Dataset, pictures_data: DeviceData, axes: dict[str, Any]) -> None:
+    settings = {name: axes[name] for name in ("algorithm", "model", "momentum", "optimizer") if name in axes}
+    plain, other = (
+        train([make_lane(pictures, diagnose_every=0, active=4, **some)], pictures_data, 4).stack.params
+        for some in (settings, axes)
+    )
+    assert not torch.allclose(plain, other, atol=1e-5)
+
+
+def test_lanes_with_other_axes_beside_it_change_nothing(pictures: Dataset, exact_data: DeviceData) -> None:
+    every = [
+        make_lane(pictures, diagnose_every=0, seed=seed, **axes)
+        for seed, axes in enumerate([{"select": "in-turn"}, {"availability": "0.4"}, {"centralize": True}, {}])
+    ]
+    from fedga.engine.stack.lanes import in_engine_order
+
+    together = train(in_engine_order(every), exact_data, 3)
+    for lane, state in zip(in_engine_order(every), together.stack.states(), strict=True):
+        assert_same_state(state, train([lane], exact_data, 3).stack.states()[0], **EXACT)
+
+
+# --- selection -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_every_rule_passes_the_check(name: str) -> None:
+    check_selection(make_selection(name), name)
+
+
+def test_in_turn_takes_every_client_once_before_any_twice(pictures: Dataset, pictures_data: DeviceData) -> None:
+    lane = make_lane(pictures, select="in-turn", active=2, diagnose_every=0)
+    engine = train([lane], pictures_data, 3)
+    assert engine.segments[0].select_state["turns"].tolist() == [[1.0] * 6]
+
+
+def test_balanced_selection_pools_more_even_classes_than_chance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.zeros(40, 10)
+    for client in range(40):  # two classes each
+        counts[client, torch.randperm(10, generator=generator)[:2]] = 30
+    rule, uniform = make_selection("balanced", patience=0), make_selection("uniform")
+    state = {"turns": torch.zeros(40)}
+
+    def spread(chosen: Tensor) -> float:
+        mix = counts[chosen].sum(0)
+        return float((mix / mix.sum() - 0.1).square().sum())
+
+    better = 0
+    for number in range(20):
+        draws = torch.rand(40, generator=generator, dtype=torch.float64)
+        choice = Choice(number, state, draws, torch.ones(40, dtype=torch.bool), 5, counts)
+        better += spread(rule.select(choice)) < spread(uniform.select(choice))
+    assert better >= 18
+
+
+def test_a_bandit_tries_everybody_and_then_prefers_even_clients() -> None:
+    rule = make_selection("bandit", explore=0)
+    state = {"turns": torch.tensor([1.0, 1.0, 0.0, 1.0]), "rewards": torch.tensor([0.2, 0.4, 0.0, 0.1])}
+    draws, there = torch.rand(4, dtype=torch.float64), torch.ones(4, dtype=torch.bool)
+    assert rule.select(Choice(3, state, draws, there, 2)).tolist() == [2, 1]
+    assert rule.select(Choice(3, state, draws, torch.tensor([True, False, False, True]), 2)).tolist() == [0, 3]
+
+
+def test_a_rule_that_ignores_who_is_there_is_refused() -> None:
+    class Careless(type(make_selection("uniform"))):  # type: ignore[misc]
+        def select(self, choice: Choice) -> Tensor:
+            return torch.topk(choice.draws, choice.active).indices
+
+    with pytest.raises(FedGAError, match=r"absent: use choice\.available"):
+        check_selection(Careless(), "careless")
+
+
+# --- who is there ----------------------------------------------------------------------------------------------------
+
+
+def test_availability_is_a_rate_or_a_trace(tmp_path: Path) -> None:
+    some = Availability(0.3)
+    share = np.mean([some.present(0, number, 1000).double().mean() for number in range(1, 21)])
+    assert share == pytest.approx(0.3, abs=0.01)
+    trace = tmp_path / "trace.csv"
+    trace.write_text("round,client\n1,0\n1,2\n3,1\n")
+    read = read_availability(str(trace))
+    assert read.present(0, 1, 4).tolist() == [True, False, True, False]
+    assert int(read.present(0, 2, 4).sum()) == 1  # nobody is named: the round waits for one
+    assert read.present(0, 3, 4).tolist() == [False, True, False, False]
+    assert read.present(0, 4, 4).tolist() == read.present(0, 1, 4).tolist()  # it begins again
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("2", "is not a share of clients"),
+        ("nowhere.csv", "nor a file"),
+        ("bad.csv", "lacks the columns"),
+        ("worse.csv", "line 2: round and client must be whole numbers"),
+    ],
+)
+def test_a_bad_availability_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.csv").write_text("when,who\n1,2\n")
+    Path("worse.csv").write_text("round,client\none,2\n")
+    with pytest.raises(FedGAError, match=words):
+        read_availability(text)
+
+
+def test_absent_clients_neither_train_nor_lose_what_they_keep(pictures: Dataset, pictures_data: DeviceData) -> None:
+    lane = make_lane(pictures, algorithm="scaffold", active=5, availability="0.3", diagnose_every=0)
+    engine = train([lane], pictures_data, 1)
+    there = lane.availability.present(lane.spec.seed, 1, 6)
+    moved = engine.segments[0].client_state["control"][0].abs().sum(1) > 0
+    assert 0 < int(there.sum()) < 5
+    assert torch.equal(moved, there)
+
+
+def test_stragglers_take_a_part_of_their_steps() -> None:
+    keys = streams.fold(torch.tensor(streams.key(0, "stragglers")), torch.arange(20_000))
+    shares = work_shares(keys, torch.full((20_000,), 0.25, dtype=torch.float64))
+    slow = shares < 1
+    assert slow.double().mean() == pytest.approx(0.25, abs=0.01)
+    assert shares[slow].mean() == pytest.approx(0.5, abs=0.02)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def test_moved_pictures_are_those_of_the_plain_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randint(1, 256, (5, 3, 8, 9), dtype=torch.uint8, generator=generator)
+    augmentation = Augmentation(mirror=True, shift=2)
+    moves = draw_moves(torch.tensor([7, 8]), 3, 4, augmentation)
+    places = torch.randint(0, 5, moves.shape, generator=generator)
+    found = PaddedPictures(pictures, 2).gather(places, moves)
+    for at in np.ndindex(*moves.shape):
+        code = int(moves[at])
+        move = (code % 2 == 1, code // 2 // 5 - 2, code // 2 % 5 - 2)
+        assert np.array_equal(found[at].numpy(), _moved(pictures[places[at]].numpy(), *move))
+
+
+def test_moves_are_uniform() -> None:
+    words = streams.fold(torch.tensor(streams.key(0, "augment")), torch.arange(90_000))
+    counts = torch.bincount(move_of(words, Augmentation(mirror=True, shift=4)), minlength=162)
+    assert len(counts) == 162
+    assert (counts - 90_000 / 162).abs().max() < 6 * (90_000 / 162) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("turn", "is not an augmentation"), ("shift:0", "from 1 to 64"), ("shift", "give the pixels to move by")],
+)
+def test_a_bad_augmentation_is_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(FedGAError, match=words):
+        RunSpec(alpha=1, augment=text)
+
+
+def test_digits_are_never_mirrored() -> None:
+    with pytest.raises(FedGAError, match="leave mirror out"):
+        RunSpec(dataset="svhn", alpha=1, augment="mirror,shift:4")
+    assert RunSpec(dataset="cifar10", alpha=1, augment="shift:4 , mirror").augment == "mirror,shift:4"
+
+
+def test_new_settings_leave_the_ids_of_old_runs_as_they_were() -> None:
+    spec = RunSpec(dataset="mnist", alpha=0.05, algorithm="fedga", seed=3)
+    assert "augment" not in spec.to_json()
+    assert replace(spec, centralize=True).run_id != spec.run_id
+    assert RunSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize("name", ["fedprox", "fedntd", "fedsam", "fednh"])
+def test_axes_combine_with_any_algorithm(pictures: Dataset, exact_data: DeviceData, name: str) -> None:
+    axes = {"select": "in-turn", "augment": "mirror,shift:1", "centralize": True, "stragglers": 0.4, "server": "yogi"}
+    lane = make_lane(pictures, diagnose_every=0, algorithm=name, availability="0.7", server_average=0.3, **axes)
+    assert lane.algorithm == make_algorithm(name)
+    engine, reference = train([lane], exact_data, 3), Reference(lane, exact_data)
+    for _ in range(3):
+        reference.run_round()
+    assert_same_state(engine.stack.states()[0], reference_state(reference, engine), **EXACT)
