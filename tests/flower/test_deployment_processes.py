@@ -28,14 +28,14 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from fedga.errors import FedGAError
-from fedga.federation import serve, site
+from fedga.federation import server, site
 from fedga.federation.folder import SiteFolder
 from fedga.federation.gate import SIGNED, Admitted, Gate
-from fedga.federation.heard import Heard
 from fedga.federation.keys import make_key_pair
+from fedga.federation.output import OutputFilter
 from fedga.flower.processes import guard
 from fedga.flower.processes import superlink as superlinks
-from fedga.flower.processes.group import ProcessGroup, family, free_port
+from fedga.flower.processes.group import ProcessGroup, free_port, process_group
 from fedga.flower.processes.superlink import SuperLink
 from tests.cli.program import done
 from tests.patience import PATIENCE_S
@@ -53,10 +53,10 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from fedga.flower.processes.group import family
+from fedga.flower.processes.group import process_group
 home, *arguments = sys.argv[1:]
-with family(Path(home)) as members:
-    members.start(sys.executable, *arguments)
+with process_group(Path(home)) as group:
+    group.start(sys.executable, *arguments)
     time.sleep(600)
 """
 
@@ -76,7 +76,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def mark_of(home: Path) -> str:
-    with family(home) as members:
+    with process_group(home) as members:
         return members.mark.partition(".")[0] + "."
 
 
@@ -86,17 +86,17 @@ def test_a_killed_parent_takes_its_whole_family_along(tmp_path: Path, nest: str,
     mark = mark_of(home)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(home), nest, behaviour, "outer"])
     until(lambda: len(guard.members(mark)) == 2)
-    with pytest.raises(FedGAError, match="another process works in"), family(home):
+    with pytest.raises(FedGAError, match="another process works in"), process_group(home):
         pass
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    with family(home):  # at once: it waits for what is left
+    with process_group(home):  # at once: it waits for what is left
         assert guard.members(mark) == set()
 
 
 def test_a_family_ends_with_its_block(tmp_path: Path, nest: str) -> None:
     home = tmp_path / "home"
-    with family(home) as members:
+    with process_group(home) as members:
         members.start(sys.executable, nest, "polite", "outer", log=home / "log")
         until(lambda: len(guard.members(members.mark)) == 2)
     assert guard.members(members.mark) == set()
@@ -105,7 +105,7 @@ def test_a_family_ends_with_its_block(tmp_path: Path, nest: str) -> None:
 def test_children_are_kept_from_calling_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
     monkeypatch.setenv("NO_PROXY", "example.org")
-    with family(tmp_path) as members:
+    with process_group(tmp_path) as members:
         seen = members.environment()
     wanted = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     wanted |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_HOME": str(tmp_path)}
@@ -262,7 +262,7 @@ def test_only_models_are_long(admitted: Path) -> None:
 GATE = """
 from fedga.federation import connections
 from fedga.federation import gate
-connections.SHOW_WITHIN_S, connections.STALLS_FOR_S, connections.TELL_EVERY_S = 1.0, 3.0, 0.1
+connections.SIGN_WITHIN_S, connections.STALLS_FOR_S, connections.REPORT_EVERY_S = 1.0, 3.0, 0.1
 connections.STRANGERS, connections.OF_ONE_SITE = 3, 4
 gate.main()
 """
@@ -422,12 +422,12 @@ class Link(SimpleNamespace):
 
 
 @contextlib.contextmanager
-def opened(home: Path, said: list[str]) -> Iterator[tuple[serve._Door, ProcessGroup, int]]:
+def opened(home: Path, said: list[str]) -> Iterator[tuple[server.GateProcess, ProcessGroup, int]]:
     folder = SimpleNamespace(home=home, listen=lambda: "127.0.0.1", largest_reply=lambda: 1_000_000)
     port = free_port()
-    with family(home) as members:
+    with process_group(home) as members:
         link = Link(members.start(sys.executable, "-c", "import time; time.sleep(600)", log=home / "link.log"))
-        door = serve._Door(members, cast(Any, folder), cast(Any, link), port, insecure=True)
+        door = server.GateProcess(members, cast(Any, folder), cast(Any, link), port, insecure=True)
         with door.open(said.append):
             yield door, members, port
 
@@ -444,12 +444,12 @@ def test_a_door_that_closes_is_opened_again(tmp_path: Path) -> None:
             return False
 
         until(is_open)
-    assert said == [f"the server's port {port} has closed (it said nothing): opening it again"]
+    assert said == [f"the server's port {port} has closed (no message): opening it again"]
 
 
 def test_what_the_door_refuses_is_told(tmp_path: Path) -> None:
     said: list[str] = []
-    with opened(tmp_path, said) as (door, _, _), door._log.open("a") as log:
+    with opened(tmp_path, said) as (door, _, _), door.log.open("a") as log:
         for part in ("warnings of others\nat the door, since it ", "opened: 3 requests refused\n", "more of others"):
             log.write(part)
             log.flush()
@@ -461,7 +461,7 @@ def test_what_the_door_refuses_is_told(tmp_path: Path) -> None:
 def test_a_door_that_stays_closed_ends_the_run(tmp_path: Path) -> None:
     def run() -> None:
         with opened(tmp_path, []) as (door, members, _):
-            door._arguments = ["--odd"]
+            door.arguments = ["--odd"]
             members.started[-1].kill()
             members.started[0].wait(timeout=PATIENCE_S)
             raise FedGAError("Flower's SuperLink ended by itself")
@@ -495,7 +495,7 @@ def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
         monkeypatch.setattr(site, "_reach", lambda *_: None)
         monkeypatch.setattr(site, "_TRY_EVERY_S", 0.01)
         with pytest.raises(KeyboardInterrupt):
-            site.attend(SiteFolder(tmp_path / "north"), insecure=True, say=said.append)
+            site.run_site(SiteFolder(tmp_path / "north"), insecure=True, say=said.append)
         return said
 
     done("flower init", tmp_path / "server", "--address", "localhost", "--sites", "north", "--classes", "x,y")
@@ -507,7 +507,7 @@ def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
 
 def test_a_site_waits_until_the_server_lets_go_of_its_former_connection(attend: Callable[..., list[str]]) -> None:
     [refused, *_, taking_part, _] = said = attend(NO, NO, YES)
-    assert refused.startswith("the server refuses the key of north for now: it does not know the key, or has not let")
+    assert refused.startswith("the server refuses the key of north for now: it does not know the key, or still ")
     assert refused.endswith("trying for 90 s")
     assert len(said) == 3
     assert "takes part" in taking_part
@@ -516,7 +516,7 @@ def test_a_site_waits_until_the_server_lets_go_of_its_former_connection(attend: 
 def test_a_killed_node_comes_back(attend: Callable[..., list[str]]) -> None:
     takes_part = "north takes part in the federation at localhost:9092"
     killed = "Flower's node was killed (signal 9): starting another"
-    waiting = "waiting for the server to let go of the former connection"
+    waiting = "waiting for the server to drop the former connection"
     again = "the server no longer knows north by its number: asking for another"
     assert attend(KILLED, NO, NO, YES) == [takes_part, killed, waiting, takes_part, again]
 
@@ -552,7 +552,7 @@ def test_a_log_that_breaks_off_is_taken_up_where_it_was(tmp_path: Path, monkeypa
         return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
 
     monkeypatch.setattr(ProcessGroup, "start", start)
-    monkeypatch.setattr(superlinks, "_TAKE_UP_AFTER_S", 0.0)
+    monkeypatch.setattr(superlinks, "_RESUME_AFTER_S", 0.0)
     alive = cast(Any, SimpleNamespace(poll=lambda: None))
     taken: list[str] = []
     outcome = SuperLink(ProcessGroup(tmp_path, "mark"), alive, "", tmp_path / "log").run(tmp_path, on_line=taken.append)
@@ -565,10 +565,10 @@ def test_a_log_that_breaks_off_is_taken_up_where_it_was(tmp_path: Path, monkeypa
 
 def heard(*lines: str, connected: bool = False) -> tuple[list[str], str]:
     said: list[str] = []
-    listener = Heard(said.append)
+    listener = OutputFilter(said.append)
     listener.connected = connected
     for line in lines:
-        listener.take(line + "\n")
+        listener.feed(line + "\n")
     return said, listener.error
 
 

@@ -11,12 +11,12 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedga.common.files import open_regular, write_whole
+from fedga.common.files import write_whole
 from fedga.errors import FedGAError
 from fedga.federation.names import SITE_NAME
-from fedga.federation.secret import write_secret
+from fedga.federation.secret import read_received, write_secret
 
-_LONGEST = 100_000  # bytes; a key has a few hundred
+_WANTED = "the .pub file that fedga flower join made at the site"
 
 
 @dataclass(frozen=True)
@@ -41,37 +41,30 @@ class PublicKey:
 def make_key_pair(site: str, private_path: Path, public_path: Path) -> PublicKey:
     """A new pair; the private half stays in its file."""
     key = ec.generate_private_key(ec.SECP384R1())
-    formats = (serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    write_secret(private_path, key.private_bytes(serialization.Encoding.PEM, *formats))
-    formats_out = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    public = PublicKey(site, key.public_key().public_bytes(*formats_out).decode())
+    private = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    write_secret(private_path, key.private_bytes(*private))
+    text = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    public = PublicKey(site, text.decode())
     write_whole(public_path, public.line)
     return public
 
 
 def read_public_key(path: Path) -> PublicKey:
     """The public key in a file a site has sent; anything else is refused, a private key above all."""
-    try:
-        with open_regular(path) as file:
-            content = file.read(_LONGEST)
-    except OSError as error:
-        raise FedGAError(f"{path} cannot be read ({error.strerror}): give the .pub file that the site sent") from None
+    content = read_received(path, _WANTED)
     if b"PRIVATE KEY" in content:
         raise FedGAError(
-            f"{path} is a PRIVATE key and must never leave its site: delete this copy, have the site make a new pair "
-            "with fedga flower join in a new folder, and ask for the .pub file"
+            f"{path} is a PRIVATE key and must never leave its site: delete this copy, and ask the site to run "
+            "fedga flower join in a new folder and to send the .pub file"
         )
     try:
         key = serialization.load_ssh_public_key(content)
         [algorithm, encoded, *comment] = content.decode().split()
     except (ValueError, UnsupportedAlgorithm):
-        raise FedGAError(f"{path} is not a public key: ask the site for the .pub file of fedga flower join") from None
+        raise FedGAError(f"{path} is not a public key: give {_WANTED}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise FedGAError(
-            f"{path} is a public key of the kind {algorithm}, which Flower does not take: ask the site for the .pub "
-            "file of fedga flower join"
-        )
+        raise FedGAError(f"{path} is a key of the kind {algorithm}, which Flower does not take: give {_WANTED}")
     site = " ".join(comment) or path.stem
     if not SITE_NAME.fullmatch(site):
-        raise FedGAError(f"{path} does not say whose key it is: ask the site for the .pub file of fedga flower join")
+        raise FedGAError(f"{path} does not say whose key it is: give {_WANTED}")
     return PublicKey(site, f"{algorithm} {encoded}")

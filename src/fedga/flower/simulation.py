@@ -20,7 +20,6 @@ from fedga.errors import FedGAError
 from fedga.flower import require_flower
 from fedga.flower.app_template import Section, write_app
 from fedga.flower.processes.superlink import Outcome, SuperLink, superlink
-from fedga.flower.processes.words import Value
 from fedga.flower.server.events import EventReader
 from fedga.spec.settings import RunSpec
 from fedga.study.sweep import Interrupted, Observer
@@ -71,9 +70,9 @@ def run_on_flower(
             raise FedGAError(f"{_sentence(outcome)} (what Flower said is in {log})")
 
 
-def _resources(num_clients: int, device: torch.device) -> dict[str, Value]:
+def _resources(num_clients: int, device: torch.device) -> dict[str, float]:
     """A core for every client that trains; on a GPU they share it, one per core."""
-    resources: dict[str, Value] = {"num-supernodes": num_clients, "client-resources-num-cpus": 1}
+    resources: dict[str, float] = {"num-supernodes": num_clients, "client-resources-num-cpus": 1}
     if device.type == "cuda":
         share = torch.cuda.device_count() / max(1, os.cpu_count() or 1)
         resources["client-resources-num-gpus"] = min(1.0, round(share, 3))
@@ -81,7 +80,7 @@ def _resources(num_clients: int, device: torch.device) -> dict[str, Value]:
 
 
 def _wait(
-    link: SuperLink, app: Path, resources: dict[str, Value], reader: EventReader, stop: Path, log: Path
+    link: SuperLink, app: Path, resources: dict[str, float], reader: EventReader, stop: Path, log: Path
 ) -> Outcome:
     """The end of the run, while its events are handed on; the thread ends with Flower, whoever interrupts us here."""
     ended: Future[Outcome] = Future()

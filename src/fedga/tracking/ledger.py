@@ -6,7 +6,6 @@ import secrets
 import sqlite3
 from collections.abc import Collection
 from pathlib import Path
-from types import TracebackType
 
 from fedga.store.database import transaction
 
@@ -27,9 +26,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._connection.close()
 
     def take(self) -> bool:
@@ -42,9 +39,8 @@ class Ledger:
             return False
         self._connection.execute("CREATE TABLE IF NOT EXISTS ended (run_id TEXT PRIMARY KEY)")
         self._connection.execute("CREATE TABLE IF NOT EXISTS token (value TEXT)")
-        self._connection.execute(
-            "INSERT INTO token SELECT ? WHERE NOT EXISTS (SELECT * FROM token)", (secrets.token_hex(3),)
-        )
+        new = (secrets.token_hex(3),)
+        self._connection.execute("INSERT INTO token SELECT ? WHERE NOT EXISTS (SELECT * FROM token)", new)
         self._connection.execute("COMMIT")
         return True
 

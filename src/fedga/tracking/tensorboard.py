@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedga.tracking.service import Held, Row, Service, TrackedRun, setting_text
+from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, setting_text
 
 
 class Tracker(Service):
@@ -54,8 +54,8 @@ class Tracker(Service):
         )
         return {}
 
-    def log(self, run: TrackedRun, rows: Sequence[Row]) -> None:
-        self._write(run, [self._scalars(row) for row in rows])
+    def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
+        self._write(run, [self._scalars(row) for row in rounds])
 
     def end(self, run: TrackedRun, diverged: bool, note: str) -> None:
         status = self.api.STATUS_FAILURE if diverged else self.api.STATUS_SUCCESS
@@ -66,7 +66,7 @@ class Tracker(Service):
     def close(self) -> None:
         """Nothing is open between two writes."""
 
-    def _scalars(self, row: Row) -> Any:
+    def _scalars(self, row: RoundMetrics) -> Any:
         """All metrics of a round as one event."""
         values = [self.summary.Summary.Value(tag=name, simple_value=value) for name, value in row.metrics.items()]
         return self.event.Event(wall_time=time.time(), step=row.round, summary=self.summary.Summary(value=values))

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedga.tracking.service import Held, Row, Service, TrackedRun
+from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun
 
 _KILLED = 255  # the exit code by which wandb tells an interrupted run from a failed one
 
@@ -49,7 +49,7 @@ class Tracker(Service):
             mode=self.mode,
             dir=self.folder,
             project=os.environ.get("WANDB_PROJECT") or "fedga",
-            group=self.group,
+            group=self.folder.name,
             name=run.name[:128],
             tags=[tag[:64] for tag in run.tags.values()],
             config=run.config,
@@ -73,9 +73,9 @@ class Tracker(Service):
             x_save_requirements=False,
         )
 
-    def log(self, run: TrackedRun, rows: Sequence[Row]) -> None:
+    def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
         opened = self.open[run.run_id]
-        for row in rows:
+        for row in rounds:
             if row.round >= opened.starting_step:
                 opened.log(dict(row.metrics), step=row.round, commit=True)
 

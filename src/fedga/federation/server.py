@@ -10,33 +10,32 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.federation.connections import BEGINNING
+from fedga.federation.connections import PREFIX
 from fedga.federation.folder import ServerFolder
-from fedga.federation.heard import Heard, Say
-from fedga.federation.keys import PublicKey, read_public_key
+from fedga.federation.keys import read_public_key
 from fedga.federation.names import Address
-from fedga.flower.processes.group import ProcessGroup, family
+from fedga.federation.output import OutputFilter, Say
+from fedga.flower.processes.group import ProcessGroup, process_group
 from fedga.flower.processes.superlink import CONNECTION, Outcome, SuperLink, start_superlink
 from fedga.flower.processes.words import last_words, tail
 
-_LOOK_FOR_KEYS_EVERY_S = 1.0
+_CHECK_KEYS_EVERY_S = 1.0
 _OPEN_WITHIN_S = 30.0
-_LOOK_AT_DOOR_EVERY_S = 0.5
+_CHECK_GATE_EVERY_S = 0.5
 _READ_AT_ONCE = 100_000
-_GATE = "fedga.federation.gate"
 _LONG_LOG = 10_000_000
 _ALREADY_KNOWN = "already"  # of a public key; Flower has no other word for it on the command line
 
 
-def serve(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> None:
-    """Run the federation to its end; what its server says goes to ``say``.
+def run_server(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> None:
+    """Run the federation to its end; what its server prints goes to ``say``.
 
-    Keys are registered before the door opens, so that no site is turned away for coming early. Run it on a machine
+    Keys are registered before the gate opens, so that no site is turned away for coming early. Run it on a machine
     where only trusted people have accounts: each of them can reach Flower's control of the runs, and so run code at
     every site.
     """
@@ -45,40 +44,36 @@ def serve(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> N
     address = Address(address.host, port or address.port)
     if not insecure:
         folder.check_safe()
-    with family(folder.home) as members:
+    with process_group(folder.home) as group:
         _check_free(folder.listen(), address.port)
-        _set_aside(folder.log)
+        if folder.log.exists() and folder.log.stat().st_size > _LONG_LOG:  # it has a line for every request
+            folder.log.replace(folder.log.with_suffix(".old.log"))
         _forget_dismissed(folder)
-        link = start_superlink(
-            members, _arguments(folder, insecure), folder.log, None if insecure else folder.authority
-        )
+        link = start_superlink(group, _arguments(folder, insecure), folder.log, None if insecure else folder.authority)
         link.stop_unfinished()
         with _admissions(folder, link, say) if not insecure else contextlib.nullcontext():
-            door = _Door(members, folder, link, address.port, insecure)
-            with door.open(say):
+            gate = GateProcess(group, folder, link, address.port, insecure)
+            with gate.open(say):
                 say(f"the server is ready at {address} for {', '.join(folder.sites())}")
-                heard = Heard(say, say_errors=False)
-                outcome = link.run(folder.app, on_line=heard.take)
-    _conclude(folder, outcome, heard)
+                output = OutputFilter(say, say_errors=False)
+                outcome = link.run(folder.app, on_line=output.feed)
+    _conclude(folder, outcome, output.error)
 
 
 def _arguments(folder: ServerFolder, insecure: bool) -> list[str]:
     if insecure:
         return ["--insecure", "--database", str(folder.home.resolve() / "insecure.db")]
     files = {"--ssl-ca-certfile": folder.authority, "--ssl-certfile": folder.certificate, "--ssl-keyfile": folder.key}
-    given = [word for flag, path in files.items() for word in (flag, str(path.resolve()))]
-    return ["--enable-supernode-auth", "--database", str(_database(folder)), *given]
+    return ["--enable-supernode-auth", *_words({"--database": _database(folder), **files})]
 
 
-def _set_aside(log: Path) -> None:
-    """A log has a line for every request: a long one makes room."""
-    if log.exists() and log.stat().st_size > _LONG_LOG:
-        log.replace(log.with_suffix(".old.log"))
+def _words(files: Mapping[str, Path]) -> list[str]:
+    return [word for flag, path in files.items() for word in (flag, str(path.resolve()))]
 
 
 def _database(folder: ServerFolder) -> Path:
     """Where Flower remembers nodes: a node keeps its number when the server starts again."""
-    return folder.home.resolve() / "federation.db"
+    return folder.home / "federation.db"
 
 
 def _registered(folder: ServerFolder) -> Path:
@@ -87,8 +82,8 @@ def _registered(folder: ServerFolder) -> Path:
 
 
 def _forget_dismissed(folder: ServerFolder) -> None:
-    """If a key was taken back, begin with a new database; the sites that stay are registered again."""
-    texts = {key.text for key in folder.admitted_keys()}
+    """If a key was removed, begin with a new database; the sites that stay are registered again."""
+    texts = {key.text for key in folder.admitted_keys().values()}
     known = [read_public_key(path) for path in _registered(folder).glob("*.pub")]
     if _database(folder).exists() and all(key.text in texts for key in known):
         return
@@ -101,17 +96,16 @@ def _forget_dismissed(folder: ServerFolder) -> None:
 def _admissions(folder: ServerFolder, link: SuperLink, say: Say) -> Iterator[None]:
     """Register the admitted keys, now and, while the block lasts, whenever one is added."""
     _register(folder, link, say)
-    if missing := folder.missing():
+    if missing := [site for site in folder.sites() if site not in folder.admitted_keys()]:
         say(f"not admitted yet: {', '.join(missing)}; when a site's .pub file comes: fedga flower admit {folder.path}")
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(_LOOK_FOR_KEYS_EVERY_S):
+        while not over.wait(_CHECK_KEYS_EVERY_S):
             with contextlib.suppress(FedGAError):  # a file half copied by hand, or a server about to end
                 _register(folder, link, say)
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
@@ -119,19 +113,17 @@ def _admissions(folder: ServerFolder, link: SuperLink, say: Say) -> Iterator[Non
 
 
 def _register(folder: ServerFolder, link: SuperLink, say: Say) -> None:
-    fresh = [key for key in folder.admitted_keys() if not (_registered(folder) / f"{key.site}.pub").exists()]
-    started = [(key, _start_registration(folder, link, key)) for key in fresh]
-    for key, process in started:
-        said, _ = process.communicate()
-        if process.returncode and _ALREADY_KNOWN not in said:
-            raise FedGAError(f"Flower does not take the key of {key.site}: {last_words(said)}")
+    started = {}
+    for site, key in folder.admitted_keys().items():
+        if not (_registered(folder) / f"{site}.pub").exists():
+            path = str(folder.admitted / f"{site}.pub")
+            started[key] = link.group.start("flwr", "supernode", "register", path, CONNECTION, "--name", site)
+    for key, process in started.items():
+        printed, _ = process.communicate()
+        if process.returncode and _ALREADY_KNOWN not in printed:
+            raise FedGAError(f"Flower does not take the key of {key.site}: {last_words(printed)}")
         write_whole(_registered(folder) / f"{key.site}.pub", key.line)
         say(f"{key.site} may take part ({key.fingerprint})")
-
-
-def _start_registration(folder: ServerFolder, link: SuperLink, key: PublicKey) -> subprocess.Popen[str]:
-    path = folder.admitted / f"{key.site}.pub"
-    return link.family.start("flwr", "supernode", "register", str(path), CONNECTION, "--name", key.site)
 
 
 def _check_free(host: str, port: int) -> None:
@@ -141,28 +133,31 @@ def _check_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise FedGAError(
-                f"port {port} of {host} cannot be had ({error.strerror}): give another with --port"
+                f"port {port} of {host} is not available ({error.strerror}): give another --port"
             ) from None
 
 
-class _Door:
+class GateProcess:
     """The gate as a process: started, watched, and started again when it has ended by itself."""
 
-    def __init__(self, members: ProcessGroup, folder: ServerFolder, link: SuperLink, port: int, insecure: bool) -> None:
-        self._members, self._link, self._port = members, link, port
-        self._host, self._log = folder.listen(), folder.home / "gate.log"
-        self._arguments = _gate_arguments(folder, link, port, insecure)
-        if self._log.exists():
-            self._log.replace(self._log.with_suffix(".old.log"))  # its last words are no gate's of ours
-        self._passed_on = 0  # bytes of the log that were looked through
+    def __init__(self, group: ProcessGroup, folder: ServerFolder, link: SuperLink, port: int, insecure: bool) -> None:
+        self._group, self._link, self._port = group, link, port
+        self._host, self.log = folder.listen(), folder.home / "gate.log"
+        if self.log.exists():
+            self.log.replace(self.log.with_suffix(".old.log"))  # its last words are not this gate's
+        self.arguments = ["--host", self._host, "--port", str(port), "--most-bytes", str(folder.largest_reply())]
+        self.arguments += ["--target", f"{'http' if insecure else 'https'}://{link.address}"]
+        if not insecure:
+            files = {"--ca": folder.authority, "--certificate": folder.certificate, "--key": folder.key}
+            self.arguments += _words({**files, "--admitted": folder.admitted})
+        self._reported = 0  # bytes of the log that were passed on
         self._over = threading.Event()
         self._failure: FedGAError | None = None
 
     @contextlib.contextmanager
     def open(self, say: Say) -> Iterator[None]:
-        """A door that is open while the block lasts; if it cannot be opened again, the block ends with an error."""
-        gate = self._start()
-        watcher = threading.Thread(target=self._watch, args=(gate, say), daemon=True)
+        """A gate that is open while the block lasts; if it cannot be opened again, the block ends with an error."""
+        watcher = threading.Thread(target=self._watch, args=(self._start(), say), daemon=True)
         watcher.start()
         try:
             yield
@@ -177,8 +172,8 @@ class _Door:
 
     def _watch(self, gate: subprocess.Popen[str], say: Say) -> None:
         opened_again = -math.inf
-        while not self._over.wait(_LOOK_AT_DOOR_EVERY_S):
-            self._tell_refusals(say)
+        while not self._over.wait(_CHECK_GATE_EVERY_S):
+            self._report_refusals(say)
             if gate.poll() is None:
                 continue
             say(f"the server's port {self._port} has closed ({self._last_words()}): opening it again")
@@ -187,26 +182,25 @@ class _Door:
                     raise self._does_not_open()
                 gate, opened_again = self._start(), time.monotonic()
             except FedGAError as error:
-                if self._over.is_set():  # meanwhile, so that nobody waits for it any more
-                    return
-                self._failure = error
-                self._link.process.kill()  # which ends the run
+                if not self._over.is_set():  # else nobody waits for it any more
+                    self._failure = error
+                    self._link.process.kill()  # which ends the run
                 return
 
-    def _tell_refusals(self, say: Say) -> None:
-        """Pass on what the gate says for people; whoever keeps it busy fills no memory here."""
+    def _report_refusals(self, say: Say) -> None:
+        """Pass on the gate's lines for people; whoever makes it print a lot fills no memory here."""
         lines: list[bytes] = []
-        with contextlib.suppress(FileNotFoundError), self._log.open("rb") as log:
-            log.seek(self._passed_on)
+        with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
+            log.seek(self._reported)
             *lines, rest = log.read(_READ_AT_ONCE).split(b"\n")
-            self._passed_on = log.tell() - (len(rest) if len(rest) < _READ_AT_ONCE else 0)
+            self._reported = log.tell() - (len(rest) if len(rest) < _READ_AT_ONCE else 0)
         for line in lines:
-            if line.startswith(BEGINNING.encode()):
+            if line.startswith(PREFIX.encode()):
                 say(line.decode("utf-8", errors="replace").rstrip())
 
     def _start(self) -> subprocess.Popen[str]:
         """Start the gate, and wait until it is open."""
-        gate = self._members.start(sys.executable, "-m", _GATE, *self._arguments, log=self._log)
+        gate = self._group.start(sys.executable, "-m", "fedga.federation.gate", *self.arguments, log=self.log)
         here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
         deadline = time.monotonic() + _OPEN_WITHIN_S
         while gate.poll() is None and time.monotonic() < deadline and not self._over.is_set():
@@ -216,28 +210,17 @@ class _Door:
         raise self._does_not_open()
 
     def _does_not_open(self) -> FedGAError:
-        return FedGAError(f"the server's port {self._port} does not open: {self._last_words()} (log: {self._log})")
+        return FedGAError(f"the server's port {self._port} does not open: {self._last_words()} (log: {self.log})")
 
     def _last_words(self) -> str:
-        return last_words(tail(self._log)) or "it said nothing"
+        return last_words(tail(self.log)) or "no message"
 
 
-def _gate_arguments(folder: ServerFolder, link: SuperLink, port: int, insecure: bool) -> list[str]:
-    arguments = ["--host", folder.listen(), "--port", str(port)]
-    arguments += ["--target", f"{'http' if insecure else 'https'}://{link.address}"]
-    arguments += ["--most-bytes", str(folder.largest_reply())]
-    if insecure:
-        return arguments
-    files = {"--ca": folder.authority, "--certificate": folder.certificate, "--key": folder.key}
-    files["--admitted"] = folder.admitted
-    return [*arguments, *(word for flag, path in files.items() for word in (flag, str(path.resolve())))]
-
-
-def _conclude(folder: ServerFolder, outcome: Outcome, heard: Heard) -> None:
+def _conclude(folder: ServerFolder, outcome: Outcome, error: str) -> None:
     if outcome.completed:
         return
-    if heard.error:
-        raise FedGAError(heard.error)
+    if error:
+        raise FedGAError(error)
     how = outcome.status.rpartition(":")[2]
     details = "" if outcome.details in ("", "N/A") else f" ({outcome.details})"
-    raise FedGAError(f"the run {how}{details}: {folder.log} says more, and the same command continues")
+    raise FedGAError(f"the run {how}{details}: read {folder.log}; the same command continues")
