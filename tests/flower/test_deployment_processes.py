@@ -28,14 +28,14 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from fedga.errors import FedGAError
-from fedga.federation import server, site
+from fedga.federation import connections, site
 from fedga.federation.folder import SiteFolder
-from fedga.federation.gate import SIGNED, Admitted, Gate
+from fedga.federation.gate import SIGNED, Admitted, Gate, open_gate
 from fedga.federation.keys import make_key_pair
 from fedga.federation.output import OutputFilter
 from fedga.flower.processes import guard
 from fedga.flower.processes import superlink as superlinks
-from fedga.flower.processes.group import ProcessGroup, free_port, process_group
+from fedga.flower.processes.group import ProcessGroup, process_group
 from fedga.flower.processes.superlink import SuperLink
 from tests.cli.program import done
 from tests.patience import PATIENCE_S
@@ -259,15 +259,6 @@ def test_only_models_are_long(admitted: Path) -> None:
     assert (status, passed) == (413, [])
 
 
-GATE = """
-from fedga.federation import connections
-from fedga.federation import gate
-connections.SIGN_WITHIN_S, connections.STALLS_FOR_S, connections.REPORT_EVERY_S = 1.0, 3.0, 0.1
-connections.STRANGERS, connections.OF_ONE_SITE = 3, 4
-gate.main()
-"""
-
-
 class Behind(BaseHTTPRequestHandler):
     """A SuperLink that takes everything."""
 
@@ -289,46 +280,50 @@ def behind() -> Iterator[str]:
 
 
 @pytest.fixture
-def door(admitted: Path, tmp_path: Path) -> Iterator[Callable[[], ssl.SSLSocket]]:
+def door(admitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], ssl.SSLSocket]]:
     """Connections to a gate that is open, before a SuperLink that is not."""
-    with gate_before("https://127.0.0.1:1", admitted, tmp_path) as connect:
+    with gate_before("https://127.0.0.1:1", admitted, tmp_path, monkeypatch, []) as connect:
         yield connect
 
 
 @pytest.fixture
-def busy_door(admitted: Path, tmp_path: Path, behind: str) -> Iterator[Callable[[], ssl.SSLSocket]]:
-    with gate_before(behind, admitted, tmp_path) as connect:
+def reported() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def busy_door(
+    admitted: Path, tmp_path: Path, behind: str, monkeypatch: pytest.MonkeyPatch, reported: list[str]
+) -> Iterator[Callable[[], ssl.SSLSocket]]:
+    with gate_before(behind, admitted, tmp_path, monkeypatch, reported) as connect:
         yield connect
 
 
 @contextlib.contextmanager
-def gate_before(target: str, admitted: Path, tmp_path: Path) -> Iterator[Callable[[], ssl.SSLSocket]]:
+def gate_before(
+    target: str, admitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> Iterator[Callable[[], ssl.SSLSocket]]:
+    limits = {"SIGN_WITHIN_S": 1.0, "STALLS_FOR_S": 3.0, "REPORT_EVERY_S": 0.1, "STRANGERS": 3, "OF_ONE_SITE": 4}
+    for name, value in limits.items():
+        monkeypatch.setattr(connections, name, value)
     done("flower init", tmp_path / "server", "--address", "localhost", "--sites", "north", "--classes", "x,y")
-    port, keys = free_port(), tmp_path / "server/keys"
-    options = {"host": "127.0.0.1", "port": port, "target": target, "admitted": admitted}
-    options |= {"ca": tmp_path / "server/ca.crt", "certificate": keys / "server.crt", "key": keys / "server.key"}
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    with (tmp_path / "gate.log").open("w") as log:
-        gate = subprocess.Popen([sys.executable, "-c", GATE, *words], stdout=log)
+    listener, keys = socket.create_server(("127.0.0.1", 0)), tmp_path / "server/keys"
     trusting = ssl.create_default_context(cafile=str(tmp_path / "server/ca.crt"))
+    gate = Gate(target, trusting, Admitted(admitted), say=said.append)
 
     def connect() -> ssl.SSLSocket:
-        line = socket.create_connection(("127.0.0.1", port), timeout=20)
+        line = socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=20)
         return closing.enter_context(trusting.wrap_socket(line, server_hostname="localhost"))
 
-    def is_open() -> bool:
-        with contextlib.suppress(OSError):
-            connect().close()
-            return True
-        return False
-
-    try:
-        with contextlib.ExitStack() as closing:
-            until(is_open)
-            yield connect
-    finally:
-        gate.kill()
-        gate.wait()
+    failed: list[bool] = []
+    pair = (keys / "server.crt", keys / "server.key")
+    with (
+        listener,
+        open_gate(gate, listener, tmp_path / "gate.log", lambda: failed.append(True), *pair),
+        contextlib.ExitStack() as closing,
+    ):
+        yield connect
+    assert not failed
 
 
 def send(line: ssl.SSLSocket, headers: Headers) -> bytes:
@@ -373,7 +368,7 @@ def answered(line: ssl.SSLSocket) -> bytes:
     return line.recv(10_000).partition(b"\r\n")[0]
 
 
-def test_a_site_that_stalls_is_cut(admitted: Path, busy_door: Callable[[], ssl.SSLSocket], tmp_path: Path) -> None:
+def test_a_site_that_stalls_is_cut(admitted: Path, busy_door: Callable[[], ssl.SSLSocket], reported: list[str]) -> None:
     site = signature(admitted.parent / "keys/north.key")
     body, headers = busy_door(), busy_door()
     ask(headers, site)
@@ -383,7 +378,7 @@ def test_a_site_that_stalls_is_cut(admitted: Path, busy_door: Callable[[], ssl.S
     assert answered(body).startswith(b"HTTP/1.1 408")
     assert gone(body)
     assert gone(headers)
-    until(lambda: "2 requests cut that came too slowly (north)" in (tmp_path / "gate.log").read_text())
+    until(lambda: "2 requests cut that came too slowly (north)" in "".join(reported))
 
 
 def test_a_site_has_so_many_connections(admitted: Path, busy_door: Callable[[], ssl.SSLSocket]) -> None:
@@ -414,60 +409,14 @@ def test_a_reply_is_so_long(admitted: Path) -> None:
     assert push("push-object", 17_000_000) == 413
 
 
-class Link(SimpleNamespace):
-    """As much of a SuperLink as a door needs."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        super().__init__(address="127.0.0.1:1", process=process)
-
-
-@contextlib.contextmanager
-def opened(home: Path, said: list[str]) -> Iterator[tuple[server.GateProcess, ProcessGroup, int]]:
-    folder = SimpleNamespace(home=home, listen=lambda: "127.0.0.1", largest_reply=lambda: 1_000_000)
-    port = free_port()
-    with process_group(home) as members:
-        link = Link(members.start(sys.executable, "-c", "import time; time.sleep(600)", log=home / "link.log"))
-        door = server.GateProcess(members, cast(Any, folder), cast(Any, link), port, insecure=True)
-        with door.open(said.append):
-            yield door, members, port
-
-
-def test_a_door_that_closes_is_opened_again(tmp_path: Path) -> None:
-    said: list[str] = []
-    with opened(tmp_path, said) as (_, members, port):
-        members.started[-1].kill()
-        until(lambda: len(members.started) == 3)
-
-        def is_open() -> bool:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                return True
-            return False
-
-        until(is_open)
-    assert said == [f"the server's port {port} has closed (no message): opening it again"]
-
-
-def test_what_the_door_refuses_is_told(tmp_path: Path) -> None:
-    said: list[str] = []
-    with opened(tmp_path, said) as (door, _, _), door.log.open("a") as log:
-        for part in ("warnings of others\nat the door, since it ", "opened: 3 requests refused\n", "more of others"):
-            log.write(part)
-            log.flush()
-            time.sleep(0.6)
-        until(lambda: bool(said))
-    assert said == ["at the door, since it opened: 3 requests refused"]
-
-
-def test_a_door_that_stays_closed_ends_the_run(tmp_path: Path) -> None:
-    def run() -> None:
-        with opened(tmp_path, []) as (door, members, _):
-            door.arguments = ["--odd"]
-            members.started[-1].kill()
-            members.started[0].wait(timeout=PATIENCE_S)
-            raise FedGAError("Flower's SuperLink ended by itself")
-
-    with pytest.raises(FedGAError, match=r"the server's port \d+ does not open: .*--odd"):
-        run()
+def test_a_gate_that_closes_by_itself_is_noticed(tmp_path: Path) -> None:
+    failed: list[bool] = []
+    listener = socket.socket()
+    listener.close()
+    gate, log = Gate("http://127.0.0.1:1", None), tmp_path / "gate.log"
+    with open_gate(gate, listener, log, lambda: failed.append(True)):
+        until(lambda: bool(failed))
+    assert "the gate failed" in log.read_text()
 
 
 # --- a site that is refused ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,6 @@ SIGN_WITHIN_S = 15.0  # for a stranger to sign a request, and for the headers of
 STALLS_FOR_S = 60.0  # that nothing of a body may come
 LEAST_RATE = 1_000  # bytes per second of a body on average, beyond that time
 REPORT_EVERY_S = 60.0
-PREFIX = "at the door"  # of every line that is meant for people
 
 IDLE = "idle connections closed"
 UNKNOWN = "connections closed without a signed request"
@@ -50,7 +50,8 @@ class Refusals:
         if self._fresh:
             sites = {what: f" ({', '.join(sorted(names))})" for what, names in self._sites.items()}
             parts = [f"{number:,} {what}{sites.get(what, '')}" for what, number in sorted(self._counts.items())]
-            self._say(f"{PREFIX}, since it opened: {', '.join(parts)}")
+            text = f"at the door, since it opened: {', '.join(parts)}"
+            threading.Thread(target=self._say, args=(text,)).start()  # a terminal that is held up stops no request
         self._fresh = False
 
 

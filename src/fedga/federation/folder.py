@@ -46,6 +46,7 @@ parts, which come from the fedga installed on each machine. Settings are in `pyp
 server does not run; a change makes another run, which begins at round 1.
 """
 _TRAINING = ("algorithm", "model", "rounds", "local_epochs", "batch_size", "lr", "server", "standardize", "seed")
+_BEFORE, _DURING = {"wait-for-sites": 600, "min-sites": 0}, {"round-timeout": 3600, "min-replies": 0}
 
 
 class ServerFolder:
@@ -156,26 +157,16 @@ def make_server(path: Path, address_text: str, asked: Mapping[str, Any]) -> Serv
 
 def _sections(folder: ServerFolder, asked: Mapping[str, Any]) -> list[Section]:
     """All settings of the app."""
-    results = str(folder.results.resolve())
-    groups: dict[str, dict[str, Any]] = {
+    training = {name.replace("_", "-"): SETTINGS[name].default for name in _TRAINING}
+    server = {"server-data": "", "out": str(folder.results.resolve()), "device": "auto"}
+    groups = {
         "the sites, numbered in this order, and the classes they agreed on": {"sites": "", "classes": ""},
-        "the training; fedga run --help names more settings, such as active, the sites sampled per round (else all)": {
-            name.replace("_", "-"): SETTINGS[name].default for name in _TRAINING
-        },
-        "on the server: test samples (none if empty), the results folder, the device": {
-            **{"server-data": "", "out": results, "device": "auto"}
-        },
-        "before round 1: seconds to wait for sites, and how many must be there (0: all)": {
-            **{"wait-for-sites": 600, "min-sites": 0}
-        },
-        "in a round: seconds to wait for a slow site, and how many must answer (0: half of those asked)": {
-            **{"round-timeout": 3600, "min-replies": 0}
-        },
+        "the training; fedga run --help names more, such as active: sites sampled per round (else all)": training,
+        "on the server: test samples (none if empty), the results folder, the device": server,
+        "before round 1: seconds to wait for sites, and how many must be there (0: all)": _BEFORE,
+        "in a round: seconds to wait for a slow site, and how many must answer (0: half of those asked)": _DURING,
     }
-    return [
-        Section(heading, {name: asked.get(name, value) for name, value in group.items()})
-        for heading, group in groups.items()
-    ]
+    return [Section(text, {name: asked.get(name, each[name]) for name in each}) for text, each in groups.items()]
 
 
 def renew_certificate(folder: ServerFolder) -> bool:

@@ -3,7 +3,7 @@
 Flower's SuperLink serves three things on one port: messages of nodes, which it authenticates, and the control of runs
 and the interface of running apps, which it does not. Whoever reached that port could register a key of his own or start
 a run, which is code on the server and at every site. So the SuperLink listens on the loopback address alone, and this
-program listens for the sites: over TLS, and forwarding the paths of the Fleet API only. The loopback address is open to
+gate listens for the sites: over TLS, and forwarding the paths of the Fleet API only. The loopback address is open to
 every account of the machine. Run it on a machine where only trusted people have accounts: each of them can reach
 Flower's control of the runs, and so run code at every site.
 
@@ -14,16 +14,18 @@ has limits as well: on connections, on the length of a reply, and on the time a 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import contextlib
+import logging
 import math
 import re
 import resource
+import socket
 import ssl
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -160,9 +162,10 @@ class Gate:
         verify: ssl.SSLContext | None,
         admitted: Admitted | None = None,
         most_bytes: int = MOST_BYTES,
+        say: Callable[[str], None] = print,
     ) -> None:
         self.target, self.admitted, self.most_bytes = target, admitted, most_bytes
-        self.refusals = Refusals(lambda text: print(text, flush=True))
+        self.refusals = Refusals(say)
         self.connections = Connections(self.refusals)
         self._left: dict[str, int] = {}  # bytes of the reply that a site may still send
         self.client = httpx.AsyncClient(
@@ -246,36 +249,70 @@ def _forwarded(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    for name in ("--host", "--port", "--target", "--ca", "--certificate", "--key", "--admitted"):
-        parser.add_argument(name)
-    parser.add_argument("--most-bytes", type=int, default=MOST_BYTES)
-    given = parser.parse_args()
-    trusted = ssl.create_default_context(cafile=given.ca) if given.ca else None
-    gate = Gate(given.target, trusted, Admitted(Path(given.admitted)) if given.admitted else None, given.most_bytes)
-    Connection.all = gate.connections
+class _Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for nobody."""
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await super().shutdown(sockets)
+        assert isinstance(self.config.app, Gate)
+        await self.config.app.client.aclose()
+
+
+@contextlib.contextmanager
+def open_gate(
+    gate: Gate,
+    listener: socket.socket,
+    log: Path,
+    on_failure: Callable[[], None],
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> Iterator[None]:
+    """The gate, open while the block lasts, in a thread of its own; ``on_failure`` is called if that ends earlier."""
+    handler = logging.FileHandler(log, mode="w", delay=True)
+    for name in ("uvicorn", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # as many connections as the system allows
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    uvicorn.run(
+    Connection.all = gate.connections
+    config = uvicorn.Config(
         gate,
         http=Connection,
         ws="none",
         h11_max_incomplete_event_size=_HEADER_BYTES,
         timeout_keep_alive=_IDLE_S,
-        host=given.host,
-        port=int(given.port),
-        ssl_certfile=given.certificate,
-        ssl_keyfile=given.key,
+        timeout_graceful_shutdown=1,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        log_config=None,
         log_level="warning",
         lifespan="off",
         proxy_headers=False,
         server_header=False,
         date_header=False,
     )
-    gate.refusals.report()
+    server = _Server(config)
 
+    def serve() -> None:
+        try:
+            server.run([listener])
+        except Exception:
+            logging.getLogger("uvicorn").exception("the gate failed")
+        finally:
+            if not server.should_exit:
+                on_failure()
 
-if __name__ == "__main__":
-    main()
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    while thread.is_alive() and not server.started:
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+        handler.close()
+        gate.refusals.report()

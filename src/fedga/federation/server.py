@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 import socket
-import subprocess
-import sys
+import ssl
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.federation.connections import PREFIX
 from fedga.federation.folder import ServerFolder
+from fedga.federation.gate import Admitted, Gate, open_gate
 from fedga.federation.keys import read_public_key
 from fedga.federation.names import Address
 from fedga.federation.output import OutputFilter, Say
-from fedga.flower.processes.group import ProcessGroup, process_group
+from fedga.flower.processes.group import process_group
 from fedga.flower.processes.superlink import CONNECTION, Outcome, SuperLink, start_superlink
-from fedga.flower.processes.words import last_words, tail
+from fedga.flower.processes.words import last_words
 
 _CHECK_KEYS_EVERY_S = 1.0
-_OPEN_WITHIN_S = 30.0
-_CHECK_GATE_EVERY_S = 0.5
-_READ_AT_ONCE = 100_000
 _LONG_LOG = 10_000_000
 _ALREADY_KNOWN = "already"  # of a public key; Flower has no other word for it on the command line
 
@@ -44,19 +38,17 @@ def run_server(folder: ServerFolder, insecure: bool, port: int | None, say: Say)
     address = Address(address.host, port or address.port)
     if not insecure:
         folder.check_safe()
-    with process_group(folder.home) as group:
-        _check_free(folder.listen(), address.port)
+    with process_group(folder.home) as group, _bind(folder.listen(), address.port) as listener:
         if folder.log.exists() and folder.log.stat().st_size > _LONG_LOG:  # it has a line for every request
             folder.log.replace(folder.log.with_suffix(".old.log"))
         _forget_dismissed(folder)
         link = start_superlink(group, _arguments(folder, insecure), folder.log, None if insecure else folder.authority)
         link.stop_unfinished()
-        with _admissions(folder, link, say) if not insecure else contextlib.nullcontext():
-            gate = GateProcess(group, folder, link, address.port, insecure)
-            with gate.open(say):
-                say(f"the server is ready at {address} for {', '.join(folder.sites())}")
-                output = OutputFilter(say, say_errors=False)
-                outcome = link.run(folder.app, on_line=output.feed)
+        admissions = contextlib.nullcontext() if insecure else _admissions(folder, link, say)
+        with admissions, _gate(folder, link, listener, insecure, say):
+            say(f"the server is ready at {address} for {', '.join(folder.sites())}")
+            output = OutputFilter(say, say_errors=False)
+            outcome = link.run(folder.app, on_line=output.feed)
     _conclude(folder, outcome, output.error)
 
 
@@ -64,11 +56,8 @@ def _arguments(folder: ServerFolder, insecure: bool) -> list[str]:
     if insecure:
         return ["--insecure", "--database", str(folder.home.resolve() / "insecure.db")]
     files = {"--ssl-ca-certfile": folder.authority, "--ssl-certfile": folder.certificate, "--ssl-keyfile": folder.key}
-    return ["--enable-supernode-auth", *_words({"--database": _database(folder), **files})]
-
-
-def _words(files: Mapping[str, Path]) -> list[str]:
-    return [word for flag, path in files.items() for word in (flag, str(path.resolve()))]
+    words = [word for flag, path in files.items() for word in (flag, str(path.resolve()))]
+    return ["--enable-supernode-auth", "--database", str(_database(folder).resolve()), *words]
 
 
 def _database(folder: ServerFolder) -> Path:
@@ -126,94 +115,35 @@ def _register(folder: ServerFolder, link: SuperLink, say: Say) -> None:
         say(f"{key.site} may take part ({key.fingerprint})")
 
 
-def _check_free(host: str, port: int) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise FedGAError(
-                f"port {port} of {host} is not available ({error.strerror}): give another --port"
-            ) from None
+def _bind(host: str, port: int) -> socket.socket:
+    """The port, taken at once; connections are refused until the gate listens."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if listener.family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise FedGAError(f"port {port} of {host} is not available ({error.strerror}): give another --port") from None
+    return listener
 
 
-class GateProcess:
-    """The gate as a process: started, watched, and started again when it has ended by itself."""
+def _gate(
+    folder: ServerFolder, link: SuperLink, listener: socket.socket, insecure: bool, say: Say
+) -> contextlib.AbstractContextManager[None]:
+    """The gate before the SuperLink; if it closes by itself, the run ends."""
+    log, most_bytes = folder.home / "gate.log", folder.largest_reply()
 
-    def __init__(self, group: ProcessGroup, folder: ServerFolder, link: SuperLink, port: int, insecure: bool) -> None:
-        self._group, self._link, self._port = group, link, port
-        self._host, self.log = folder.listen(), folder.home / "gate.log"
-        if self.log.exists():
-            self.log.replace(self.log.with_suffix(".old.log"))  # its last words are not this gate's
-        self.arguments = ["--host", self._host, "--port", str(port), "--most-bytes", str(folder.largest_reply())]
-        self.arguments += ["--target", f"{'http' if insecure else 'https'}://{link.address}"]
-        if not insecure:
-            files = {"--ca": folder.authority, "--certificate": folder.certificate, "--key": folder.key}
-            self.arguments += _words({**files, "--admitted": folder.admitted})
-        self._reported = 0  # bytes of the log that were passed on
-        self._over = threading.Event()
-        self._failure: FedGAError | None = None
+    def closed() -> None:
+        say(f"the server's port has closed: read {log}, and give the same command again")
+        link.process.kill()
 
-    @contextlib.contextmanager
-    def open(self, say: Say) -> Iterator[None]:
-        """A gate that is open while the block lasts; if it cannot be opened again, the block ends with an error."""
-        watcher = threading.Thread(target=self._watch, args=(self._start(), say), daemon=True)
-        watcher.start()
-        try:
-            yield
-        except FedGAError:
-            if self._failure is None:
-                raise
-        finally:
-            self._over.set()
-            watcher.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _watch(self, gate: subprocess.Popen[str], say: Say) -> None:
-        opened_again = -math.inf
-        while not self._over.wait(_CHECK_GATE_EVERY_S):
-            self._report_refusals(say)
-            if gate.poll() is None:
-                continue
-            say(f"the server's port {self._port} has closed ({self._last_words()}): opening it again")
-            try:
-                if time.monotonic() < opened_again + _OPEN_WITHIN_S:
-                    raise self._does_not_open()
-                gate, opened_again = self._start(), time.monotonic()
-            except FedGAError as error:
-                if not self._over.is_set():  # else nobody waits for it any more
-                    self._failure = error
-                    self._link.process.kill()  # which ends the run
-                return
-
-    def _report_refusals(self, say: Say) -> None:
-        """Pass on the gate's lines for people; whoever makes it print a lot fills no memory here."""
-        lines: list[bytes] = []
-        with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
-            log.seek(self._reported)
-            *lines, rest = log.read(_READ_AT_ONCE).split(b"\n")
-            self._reported = log.tell() - (len(rest) if len(rest) < _READ_AT_ONCE else 0)
-        for line in lines:
-            if line.startswith(PREFIX.encode()):
-                say(line.decode("utf-8", errors="replace").rstrip())
-
-    def _start(self) -> subprocess.Popen[str]:
-        """Start the gate, and wait until it is open."""
-        gate = self._group.start(sys.executable, "-m", "fedga.federation.gate", *self.arguments, log=self.log)
-        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
-        deadline = time.monotonic() + _OPEN_WITHIN_S
-        while gate.poll() is None and time.monotonic() < deadline and not self._over.is_set():
-            with contextlib.suppress(OSError), socket.create_connection((here, self._port), timeout=1):
-                return gate
-            time.sleep(0.1)
-        raise self._does_not_open()
-
-    def _does_not_open(self) -> FedGAError:
-        return FedGAError(f"the server's port {self._port} does not open: {self._last_words()} (log: {self.log})")
-
-    def _last_words(self) -> str:
-        return last_words(tail(self.log)) or "no message"
+    if insecure:
+        return open_gate(Gate(f"http://{link.address}", None, None, most_bytes, say), listener, log, closed)
+    trusted, admitted = ssl.create_default_context(cafile=folder.authority), Admitted(folder.admitted)
+    gate = Gate(f"https://{link.address}", trusted, admitted, most_bytes, say)
+    return open_gate(gate, listener, log, closed, folder.certificate, folder.key)
 
 
 def _conclude(folder: ServerFolder, outcome: Outcome, error: str) -> None:

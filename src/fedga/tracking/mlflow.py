@@ -12,7 +12,8 @@ from pathlib import Path
 from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, setting_text
 
 RUN_ID, FOLDER = "fedga.run_id", "fedga.folder"
-_MOST = 1000  # metrics that a server takes at once
+_MOST_METRICS = 1000  # that a server takes at once
+_MOST_RUNS = 50_000  # that a server returns at once
 
 
 class Tracker(Service):
@@ -32,14 +33,8 @@ class Tracker(Service):
         found = self.client.get_experiment_by_name(self.folder.name)
         self.experiment = self.client.create_experiment(self.folder.name) if found is None else found.experiment_id
         self.open: dict[str, str] = {}
-        self.known: dict[str, str] = {}  # the runs of this folder; nobody adds to them meanwhile but this process
-        query, page = f"tags.`{FOLDER}` = '{token}'", None
-        while True:
-            runs = self.client.search_runs([self.experiment], query, max_results=1000, page_token=page)
-            self.known |= {run.data.tags[RUN_ID]: run.info.run_id for run in runs}
-            page = runs.token
-            if not page:
-                break
+        runs = self.client.search_runs([self.experiment], f"tags.`{FOLDER}` = '{token}'", max_results=_MOST_RUNS)
+        self.known = {run.data.tags[RUN_ID]: run.info.run_id for run in runs}  # only this process adds to them
 
     def begin(self, run: TrackedRun) -> Held:
         held: dict[str, int] = {}
@@ -60,8 +55,8 @@ class Tracker(Service):
     def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
         now, metric = int(time.time() * 1000), self.mlflow.entities.Metric
         values = [metric(name, value, now, row.round) for row in rounds for name, value in row.metrics.items()]
-        for start in range(0, len(values), _MOST):
-            self.client.log_batch(self.open[run.run_id], metrics=values[start : start + _MOST])
+        for start in range(0, len(values), _MOST_METRICS):
+            self.client.log_batch(self.open[run.run_id], metrics=values[start : start + _MOST_METRICS])
 
     def end(self, run: TrackedRun, diverged: bool, note: str) -> None:
         at = self.open.pop(run.run_id)

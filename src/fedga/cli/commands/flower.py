@@ -34,13 +34,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-_INSECURE_SERVER = (
-    "WITHOUT ENCRYPTION AND WITHOUT KEYS: whoever reaches this port can read the models, pose as a site and send "
-    "false updates; use --insecure for trials on one machine only"
-)
-_INSECURE_SITE = (
-    "WITHOUT ENCRYPTION AND WITHOUT KEYS: whoever is on the way can read and change what is sent, and pose as the "
-    "server, whose code runs here; use --insecure for trials on one machine only"
+_INSECURE = (
+    "WITHOUT ENCRYPTION AND WITHOUT KEYS: whoever reaches the server can read and change what is sent, pose as a site, "
+    "or pose as the server, whose code runs at the sites; use --insecure for trials on one machine only"
 )
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and keys, for trials on one machine only.")]
@@ -304,7 +300,7 @@ def serve(
     server = ServerFolder(folder)
     server.address()
     if insecure:
-        say(_INSECURE_SERVER)
+        say(_INSECURE)
     with _until_stopped(f"stopped; everything so far is in {server.results}, and the same command continues"):
         run_server(server, insecure, port, say)
     say(f"the federation has finished: fedga results {server.results}")
@@ -321,7 +317,7 @@ def site(
     place = SiteFolder(folder)
     place.site()
     if insecure:
-        say(_INSECURE_SITE)
+        say(_INSECURE)
     with _until_stopped("stopped; the same command takes part again"):
         run_site(place, insecure, say)
 

@@ -157,33 +157,36 @@ class Roster:
     def _enter(self, node: int, registered: str, answer: Message) -> None:
         """Take in a node that says who it is; one that may not take part is mentioned once, and asked again later."""
         called = f"the node of site {registered}" if registered else "a node"
-        if answer.has_error():
-            sentence = self._enter_unnamed(node, called, wire.reason(answer))
-        else:
-            try:
-                who = read_introduction(answer, self.num_classes)
-                sentence = self._enter_named(node, called, registered, who)
-            except FedGAError as error:
-                sentence = f"{called} could not say who it is: {error}"
-            except Exception as error:  # not foreseen: an introduction that gets through the checks
-                reason = f"{type(error).__name__}: {quoted(error, 200)}"
-                sentence = f"{called} could not say who it is: its answer cannot be read ({reason})"
+        try:
+            if answer.has_error():
+                sentence = self._enter_unnamed(node, called, wire.reason(answer))
+            else:
+                sentence = self._enter_named(node, called, registered, answer)
+        except FedGAError as error:
+            sentence = f"{called} could not say who it is: {error}"
+        except Exception as error:  # not foreseen: an introduction that gets through the checks
+            reason = f"{type(error).__name__}: {quoted(error, 200)}"
+            sentence = f"{called} could not say who it is: its answer cannot be read ({reason})"
         if sentence and self._said.get(node) != sentence:
             self._said[node] = sentence
             self.noticed(sentence)
 
-    def _enter_named(self, node: int, called: str, registered: str, who: Introduction) -> str:
+    def _enter_named(self, node: int, called: str, registered: str, answer: Message) -> str:
         """Why a node that says who it is may not take part; empty if it may."""
-        client = self._number(who)
+        site, partition, form, class_counts = read_introduction(answer, self.num_classes)
+        client = partition if partition in range(self.num_clients) else None
+        if self.names:
+            client = self.names.index(site) if site in self.names else None
+        claim = f"{called} says it is {f'site {quoted(site)}' if site is not None else f'client {partition}'}"
         if client is None:
-            return f"{called} says it is {who.said}, which is none of this federation's: it is left out"
-        if registered and registered != who.site:
-            return f"{called} says it is {who.said}: it is left out, since its key is not that site's"
+            return f"{claim}, which is none of this federation's: it is left out"
+        if registered and registered != site:
+            return f"{claim}: it is left out, since its key is not that site's"
         if client in self.nodes:
             return f"two nodes say they are {self.name(client)}: the second is left out"
-        if self.form and who.form and (difference := self.form.difference(who.form)):
+        if self.form and form and (difference := self.form.difference(form)):
             return f"{self.name(client)} has {difference}: it is left out, until it is as the others"
-        self._take_in(node, Identity(client, who.form, who.class_counts))
+        self._take_in(node, Identity(client, form, class_counts))
         return ""
 
     def _enter_unnamed(self, node: int, called: str, reason: str) -> str:
@@ -203,31 +206,11 @@ class Roster:
         self.nodes[identity.client], self.identities[identity.client] = node, identity
         self.entries[identity.client] += 1
 
-    def _number(self, who: Introduction) -> int | None:
-        if self.names:
-            return self.names.index(who.site) if who.site in self.names else None
-        return who.partition if who.partition is not None and 0 <= who.partition < self.num_clients else None
 
-
-@dataclass(frozen=True)
-class Introduction:
-    """What a node says of itself, as far as it makes sense."""
-
-    site: str | None
-    partition: int | None
-    form: Form | None
-    class_counts: tuple[int, ...] | None
-
-    @property
-    def said(self) -> str:
-        """Who it says it is."""
-        if self.site is not None:
-            return f"site {quoted(self.site)}"
-        return f"client {'of no number' if self.partition is None else self.partition}"
-
-
-def read_introduction(answer: Message, num_classes: int) -> Introduction:
-    """An answer to "who are you"; ``num_classes`` is 0 where nobody has agreed on any."""
+def read_introduction(
+    answer: Message, num_classes: int
+) -> tuple[str | None, int | None, Form | None, tuple[int, ...] | None]:
+    """Site, partition, form and class counts in an answer to "who are you", as far as it says them."""
     if not answer.has_content():
         raise FedGAError("its answer is empty")
     extra = [name for name in answer.content if name != wire.IDENTITY]
@@ -252,7 +235,7 @@ def read_introduction(answer: Message, num_classes: int) -> Introduction:
         lambda value: _are_whole(value, 0, MOST_SAMPLES) and len(value) == num_classes,
     )
     form = Form(shape, pictures is not False, columns or "") if shape else None
-    return Introduction(site, partition, form, counts)
+    return site, partition, form, counts
 
 
 def _is_whole(value: object) -> bool:
