@@ -14,8 +14,7 @@ from fedga.engine.engine import Engine
 from fedga.engine.server import LaneRound
 from fedga.study.sweep import Interrupted
 from fedga.tracking import follower
-from fedga.tracking.follower import follow, run_names
-from fedga.tracking.ledger import Ledger
+from fedga.tracking.follower import Ledger, follow, run_names
 from fedga.tracking.service import RoundMetrics, Service, TrackedRun
 from tests.tracking.readers import READERS, check_equal, in_mlflow
 from tests.tracking.sweeps import ROUNDS, SPECS, deliver, make_spec, train

@@ -6,7 +6,6 @@ server's certificate, now and at every renewal, and nothing else.
 
 from __future__ import annotations
 
-import base64
 import datetime
 import ipaddress
 from pathlib import Path
@@ -18,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.federation.secret import read_received, write_secret
+from fedga.federation.keys import read_received, shown_digest, write_secret
 
 AUTHORITY_DAYS = 3653
 SERVER_DAYS = 731
@@ -62,8 +61,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 def fingerprint(path: Path) -> str:
     """What two people can compare on the telephone."""
-    digest = read_certificate(path).fingerprint(hashes.SHA256())
-    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+    return shown_digest(read_certificate(path).fingerprint(hashes.SHA256()))
 
 
 def days_left(path: Path) -> int:

@@ -20,9 +20,8 @@ from fedga.federation.certificates import (
     make_server_certificate,
     read_certificate,
 )
-from fedga.federation.keys import PublicKey, make_key_pair, read_public_key
+from fedga.federation.keys import PublicKey, check_secret, make_key_pair, read_public_key
 from fedga.federation.names import Address, check_site, parse_address
-from fedga.federation.secret import check_secret
 from fedga.flower.app_template import Section, write_app
 from fedga.flower.processes.words import Value, as_toml
 from fedga.spec.settings import SETTINGS
@@ -61,6 +60,8 @@ class ServerFolder:
         self.project = self.app / "pyproject.toml"
         self.home = path / "flower"
         self.log = self.home / "server.log"
+        self.database = self.home / "federation.db"  # where Flower remembers nodes, and so their numbers
+        self.registered = self.home / "registered"  # copies of the keys that the database knows
 
     def exists(self) -> bool:
         return self.settings.exists()

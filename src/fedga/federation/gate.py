@@ -99,10 +99,8 @@ def _read_keys(folder: Path) -> dict[bytes, tuple[str, ec.EllipticCurvePublicKey
     keys = {}
     for path in folder.glob("*.pub"):
         with contextlib.suppress(FedGAError):  # half copied, perhaps
-            read = read_public_key(path)
-            key = serialization.load_ssh_public_key(read.text.encode())
-            assert isinstance(key, ec.EllipticCurvePublicKey)
-            keys[base64.b64encode(key.public_bytes(*form))] = (read.site, key)
+            public = read_public_key(path)
+            keys[base64.b64encode(public.key.public_bytes(*form))] = (public.site, public.key)
     return keys
 
 

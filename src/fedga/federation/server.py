@@ -8,14 +8,13 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
 from fedga.federation.folder import ServerFolder
 from fedga.federation.gate import Admitted, Gate, open_gate
 from fedga.federation.keys import read_public_key
-from fedga.federation.names import Address
 from fedga.federation.output import OutputFilter, Say
 from fedga.flower.processes.group import process_group
 from fedga.flower.processes.superlink import CONNECTION, Outcome, SuperLink, start_superlink
@@ -34,8 +33,8 @@ def run_server(folder: ServerFolder, insecure: bool, port: int | None, say: Say)
     every site.
     """
     address = folder.address()
+    address = replace(address, port=port or address.port)
     folder.largest_reply()  # refused before anything is started
-    address = Address(address.host, port or address.port)
     if not insecure:
         folder.check_safe()
     with process_group(folder.home) as group, _bind(folder.listen(), address.port) as listener:
@@ -57,27 +56,17 @@ def _arguments(folder: ServerFolder, insecure: bool) -> list[str]:
         return ["--insecure", "--database", str(folder.home.resolve() / "insecure.db")]
     files = {"--ssl-ca-certfile": folder.authority, "--ssl-certfile": folder.certificate, "--ssl-keyfile": folder.key}
     words = [word for flag, path in files.items() for word in (flag, str(path.resolve()))]
-    return ["--enable-supernode-auth", "--database", str(_database(folder).resolve()), *words]
-
-
-def _database(folder: ServerFolder) -> Path:
-    """Where Flower remembers nodes: a node keeps its number when the server starts again."""
-    return folder.home / "federation.db"
-
-
-def _registered(folder: ServerFolder) -> Path:
-    """Copies of the keys that the database knows."""
-    return folder.home / "registered"
+    return ["--enable-supernode-auth", "--database", str(folder.database.resolve()), *words]
 
 
 def _forget_dismissed(folder: ServerFolder) -> None:
     """If a key was removed, begin with a new database; the sites that stay are registered again."""
     texts = {key.text for key in folder.admitted_keys().values()}
-    known = [read_public_key(path) for path in _registered(folder).glob("*.pub")]
-    if _database(folder).exists() and all(key.text in texts for key in known):
+    known = [read_public_key(path) for path in folder.registered.glob("*.pub")]
+    if folder.database.exists() and all(key.text in texts for key in known):
         return
-    shutil.rmtree(_registered(folder), ignore_errors=True)
-    for path in folder.home.glob(f"{_database(folder).name}*"):
+    shutil.rmtree(folder.registered, ignore_errors=True)
+    for path in folder.home.glob(f"{folder.database.name}*"):
         path.unlink()
 
 
@@ -104,14 +93,14 @@ def _admissions(folder: ServerFolder, link: SuperLink, say: Say) -> Iterator[Non
 def _register(folder: ServerFolder, link: SuperLink, say: Say) -> None:
     started = {}
     for site, key in folder.admitted_keys().items():
-        if not (_registered(folder) / f"{site}.pub").exists():
+        if not (folder.registered / f"{site}.pub").exists():
             path = str(folder.admitted / f"{site}.pub")
             started[key] = link.group.start("flwr", "supernode", "register", path, CONNECTION, "--name", site)
     for key, process in started.items():
         printed, _ = process.communicate()
         if process.returncode and _ALREADY_KNOWN not in printed:
             raise FedGAError(f"Flower does not take the key of {key.site}: {last_words(printed)}")
-        write_whole(_registered(folder) / f"{key.site}.pub", key.line)
+        write_whole(folder.registered / f"{key.site}.pub", key.line)
         say(f"{key.site} may take part ({key.fingerprint})")
 
 

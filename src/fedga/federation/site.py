@@ -39,7 +39,12 @@ def run_site(folder: SiteFolder, insecure: bool, say: Say) -> None:
     refused_since, was_connected = None, False
     with process_group(folder.home) as group:
         node_config = write_whole(folder.home / "node.toml", as_toml(config))
-        arguments = _arguments(folder, str(node_config), insecure)
+        arguments = ["--superlink", str(folder.server()), "--node-config", str(node_config), "--host", "127.0.0.1"]
+        if insecure:
+            arguments.append("--insecure")
+        else:
+            arguments += ["--root-certificates", str(folder.authority.resolve())]
+            arguments += ["--auth-supernode-private-key", str(folder.key().resolve())]
         while True:
             _reach(folder, insecure, say)
             node = _Node(folder, say)
@@ -61,14 +66,6 @@ def run_site(folder: SiteFolder, insecure: bool, say: Say) -> None:
                     f"{folder.public_key().name}, the file {folder.public_key()} here"
                 )
             time.sleep(_TRY_EVERY_S)
-
-
-def _arguments(folder: SiteFolder, node_config: str, insecure: bool) -> list[str]:
-    where = ["--superlink", str(folder.server()), "--node-config", node_config, "--host", "127.0.0.1"]
-    if insecure:
-        return [*where, "--insecure"]
-    certificate, key = str(folder.authority.resolve()), str(folder.key().resolve())
-    return [*where, "--root-certificates", certificate, "--auth-supernode-private-key", key]
 
 
 class _Node:

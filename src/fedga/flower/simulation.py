@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import torch
@@ -38,7 +37,7 @@ def run_on_flower(
     device: torch.device,
     observer: Observer,
 ) -> None:
-    """Train what the folder does not have yet; what Flower and Ray say goes to ``flower.log`` there.
+    """Train what the folder does not have yet; what Flower and Ray print goes to ``flower.log`` there.
 
     Raises `Interrupted` when the observer asks to stop, after the round that is under way.
     """
@@ -67,7 +66,7 @@ def run_on_flower(
         if stop.exists():
             raise Interrupted
         if not outcome.completed:
-            raise FedGAError(f"{_sentence(outcome)} (what Flower said is in {log})")
+            raise FedGAError(f"{_sentence(outcome)} (Flower's log: {log})")
 
 
 def _resources(num_clients: int, device: torch.device) -> dict[str, float]:
@@ -83,16 +82,12 @@ def _wait(
     link: SuperLink, app: Path, resources: dict[str, float], reader: EventReader, stop: Path, log: Path
 ) -> Outcome:
     """The end of the run, while its events are handed on; the thread ends with Flower, whoever interrupts us here."""
-    ended: Future[Outcome] = Future()
 
-    def run() -> None:
-        with log.open("a", encoding="utf-8", buffering=1) as said:
-            try:
-                ended.set_result(link.run(app, None, resources, lambda line: print(line, file=said)))
-            except Exception as error:
-                ended.set_exception(error)
+    def run() -> Outcome:
+        with log.open("a", encoding="utf-8", buffering=1) as out:
+            return link.run(app, None, resources, lambda line: print(line, file=out))
 
-    threading.Thread(target=run, name="Flower's run", daemon=True).start()
+    ended = ThreadPoolExecutor(1).submit(run)
     while not wait([ended], timeout=LOOK_EVERY_S).done:
         reader.look()
         if reader.observer.should_stop():

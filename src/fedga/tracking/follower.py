@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
 from fedga.spec.settings import RunSpec
 from fedga.store import plugin_metrics as own_metrics
-from fedga.store.database import open_for_reading, snapshot
+from fedga.store.database import open_for_reading, snapshot, transaction
 from fedga.store.digests import Digests, read_metrics, read_own
 from fedga.store.records import METRICS, Run
 from fedga.store.results import read_runs
-from fedga.tracking.ledger import Ledger
 from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, make_service, setting_text
 
 LOOK_EVERY_S = 5.0
@@ -114,6 +114,53 @@ class Follower:
             if new and at > self.last[run.run_id]:
                 rounds.append(RoundMetrics(int(at), new))
         return rounds
+
+
+class Ledger:
+    """The runs that a service has to their end, and the right to give it more, which one process at a time has.
+
+    It is kept in the service's own folder: deleting that starts tracking over. The right is the system's lock on the
+    file, and goes with the process that held it, however that ended.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._connection = sqlite3.connect(folder / "fedga.sqlite", timeout=0, isolation_level=None)
+        self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._connection.close()
+
+    def take(self) -> bool:
+        """Whether this process may track now; once it may, it may until the ledger is closed."""
+        try:
+            self._connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            return False
+        self._connection.execute("CREATE TABLE IF NOT EXISTS ended (run_id TEXT PRIMARY KEY)")
+        self._connection.execute("CREATE TABLE IF NOT EXISTS token (value TEXT)")
+        new = (secrets.token_hex(3),)
+        self._connection.execute("INSERT INTO token SELECT ? WHERE NOT EXISTS (SELECT * FROM token)", new)
+        self._connection.execute("COMMIT")
+        return True
+
+    @property
+    def token(self) -> str:
+        """Drawn once for the folder."""
+        return str(self._connection.execute("SELECT value FROM token").fetchone()[0])
+
+    def ended(self) -> set[str]:
+        return {run_id for (run_id,) in self._connection.execute("SELECT run_id FROM ended")}
+
+    def end(self, run_ids: Collection[str]) -> None:
+        """Note that the service has these to their end; those that were noted before may be among them."""
+        with transaction(self._connection):
+            self._connection.executemany("INSERT OR IGNORE INTO ended VALUES (?)", [(run_id,) for run_id in run_ids])
 
 
 def run_names(specs: Sequence[RunSpec]) -> Mapping[str, str]:

@@ -89,9 +89,7 @@ def new(
 
     _check_algorithms(algorithm)
     if find_source(data) is None:
-        if not _exists(Path(data)):
-            raise unknown_name("data set", data, SOURCES)
-        data = str(_samples("--data", Path(data)))
+        data = _samples(Path(data), unknown_name("data set", data, SOURCES))
     values = preset_settings("", data, 0.1).values
     chosen = {name: values[name] for name in ("model", "local_epochs", "batch_size", "lr", "server")}
     training: dict[str, Any] = {"algorithm": algorithm, "rounds": 5, **chosen, "evaluate_every": 1, "seed": 0}
@@ -119,20 +117,17 @@ def new(
     _say_facts(f"the app is in {folder}", facts)
 
 
-def _samples(flag: str, path: Path) -> Path:
-    """The whole path of samples: where Flower's programs run is not where the user is."""
-    if not _exists(path):
-        raise FedGAError(f"{flag} {quoted(path)} does not exist: give the path of a file or folder")
-    if not path.is_dir():
-        require_regular(path)
-    return path.resolve()
+def _samples(path: Path, missing: FedGAError) -> str:
+    """The whole path of a file or folder: where Flower's programs run is not where the user is."""
+    with contextlib.suppress(OSError):  # such as a name that is too long to be one
+        if not path.is_dir():
+            require_regular(path)
+        return str(path.resolve())
+    raise missing
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # such as a name that is too long to be one
-        return False
+def _not_there(flag: str, path: Path) -> FedGAError:
+    return FedGAError(f"{flag} {quoted(path)} does not exist: give the path of a file or folder")
 
 
 @contextlib.contextmanager
@@ -199,7 +194,7 @@ def init(
 
     asked: dict[str, Any] = dict(parse_parties(sites, classes))
     if server_data is not None:
-        asked["server-data"] = str(_samples("--server-data", server_data))
+        asked["server-data"] = _samples(server_data, _not_there("--server-data", server_data))
     training = {"algorithm": algorithm, "model": model, "rounds": rounds, "local_epochs": local_epochs}
     for name, text in {**training, "batch_size": batch_size, "lr": lr, "seed": seed}.items():
         if text is not None:
@@ -247,7 +242,7 @@ def join(
     """At a site: make its key pair and its settings."""
     from fedga.federation import make_site
 
-    samples = str(_samples("--data", data))
+    samples = _samples(data, _not_there("--data", data))
     options: dict[str, Any] = {"label_column": label_column, "report_class_counts": report_class_counts}
     with _usable(folder):
         made, public = make_site(folder, ca, site, server, data=samples, **options, device="auto")
