@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from fedga.errors import FedGAError
-from fedga.flower.client.site_lines import WIDTH, ClassRow
-from fedga.flower.client.site_log import FILE, SiteLog, read
+from fedga.flower.client.site_log import FILE, WIDTH, ClassRow, SiteLog, read
 from fedga.measures.asymmetry import forgetting
 
 NAN = math.nan

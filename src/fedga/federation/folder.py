@@ -22,7 +22,7 @@ from fedga.federation.certificates import (
 )
 from fedga.federation.keys import PublicKey, check_secret, make_key_pair, read_public_key
 from fedga.federation.names import Address, check_site, parse_address
-from fedga.flower.app_template import Section, write_app
+from fedga.flower.app_template import write_app
 from fedga.flower.processes.words import Value, as_toml
 from fedga.spec.settings import SETTINGS
 
@@ -48,17 +48,29 @@ _TRAINING = ("algorithm", "model", "rounds", "local_epochs", "batch_size", "lr",
 _BEFORE, _DURING = {"wait-for-sites": 600, "min-sites": 0}, {"round-timeout": 3600, "min-replies": 0}
 
 
-class ServerFolder:
+class _Folder:
+    """What both have: settings, the certificate by which sites know the server, and a home for Flower."""
+
+    def __init__(self, path: Path, settings: str, made_by: str) -> None:
+        self.path, self._made_by = path, made_by
+        self.settings, self.authority, self.home = path / settings, path / "ca.crt", path / "flower"
+
+    def fingerprint(self) -> str:
+        return fingerprint(self.authority)
+
+    def _text(self, key: str) -> str:
+        return str(_value(self.settings, _read(self.settings, self._made_by), key))
+
+
+class ServerFolder(_Folder):
     """What is on the server's machine."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.settings, self.authority = path / "federation.toml", path / "ca.crt"
+        super().__init__(path, "federation.toml", "fedga flower init")
         keys = path / "keys"
         self.authority_key, self.certificate, self.key = keys / "ca.key", keys / "server.crt", keys / "server.key"
         self.app, self.admitted, self.results = path / "app", path / "admitted", path / "results"
         self.project = self.app / "pyproject.toml"
-        self.home = path / "flower"
         self.log = self.home / "server.log"
         self.database = self.home / "federation.db"  # where Flower remembers nodes, and so their numbers
         self.registered = self.home / "registered"  # copies of the keys that the database knows
@@ -68,22 +80,22 @@ class ServerFolder:
 
     def address(self) -> Address:
         """Where the sites reach the server."""
-        return parse_address(str(_value(self.settings, self._read(), "address")), f"address in {self.settings}:")
+        return parse_address(self._text("address"), f"address in {self.settings}:")
 
     def listen(self) -> str:
         """The address of this machine's that the server listens on."""
-        return str(_value(self.settings, self._read(), "listen"))
+        return self._text("listen")
 
     def largest_reply(self) -> int:
         """Bytes that a site's reply may have; folders of version 0.1 do not say."""
-        found = self._read().get("largest-reply", LARGEST_REPLY)
+        found = _read(self.settings, self._made_by).get("largest-reply", LARGEST_REPLY)
         if isinstance(found, bool) or not isinstance(found, (int, float)) or not 1 <= found <= 1_000_000:
             raise FedGAError(f"largest-reply in {self.settings} is {quoted(found)}: write megabytes, such as 256")
         return int(found * 1e6)
 
     def config(self) -> Mapping[str, Any]:
         """The settings of the app."""
-        content: Any = _read(self.project, "fedga flower init")
+        content: Any = _read(self.project, self._made_by)
         for key in ("tool", "flwr", "app", "config"):
             content = content.get(key, {})
         return dict(content)
@@ -97,13 +109,6 @@ class ServerFolder:
         """The keys of the admitted sites, by site."""
         keys = [read_public_key(path) for path in sorted(self.admitted.glob("*.pub"))]
         return {key.site: key for key in keys}
-
-    def fingerprint(self) -> str:
-        """That of the certificate which sites trust."""
-        return fingerprint(self.authority)
-
-    def _read(self) -> Mapping[str, Any]:
-        return _read(self.settings, "fedga flower init")
 
     def check_same(self, address: str | None, asked: Mapping[str, Any]) -> None:
         """Refuse an address or settings other than those the folder has."""
@@ -156,8 +161,8 @@ def make_server(path: Path, address_text: str, asked: Mapping[str, Any]) -> Serv
     return folder
 
 
-def _sections(folder: ServerFolder, asked: Mapping[str, Any]) -> list[Section]:
-    """All settings of the app."""
+def _sections(folder: ServerFolder, asked: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """All settings of the app, under their headings."""
     training = {name.replace("_", "-"): SETTINGS[name].default for name in _TRAINING}
     server = {"server-data": "", "out": str(folder.results.resolve()), "device": "auto"}
     groups = {
@@ -167,7 +172,7 @@ def _sections(folder: ServerFolder, asked: Mapping[str, Any]) -> list[Section]:
         "before round 1: seconds to wait for sites, and how many must be there (0: all)": _BEFORE,
         "in a round: seconds to wait for a slow site, and how many must answer (0: half of those asked)": _DURING,
     }
-    return [Section(text, {name: asked.get(name, each[name]) for name in each}) for text, each in groups.items()]
+    return {text: {name: asked.get(name, each[name]) for name in each} for text, each in groups.items()}
 
 
 def renew_certificate(folder: ServerFolder) -> bool:
@@ -211,16 +216,15 @@ def admit_key(folder: ServerFolder, path: Path) -> tuple[PublicKey, bool]:
     return key, True
 
 
-class SiteFolder:
+class SiteFolder(_Folder):
     """What is on a site's machine."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.settings, self.authority = path / "site.toml", path / "ca.crt"
-        self.state, self.home = path / "state", path / "flower"
+        super().__init__(path, "site.toml", "fedga flower join")
+        self.state = path / "state"
 
     def site(self) -> str:
-        return check_site(str(self._value("site")), f"site in {self.settings}:")
+        return check_site(self._text("site"), f"site in {self.settings}:")
 
     def key(self) -> Path:
         return self.path / "keys" / f"{self.site()}.key"
@@ -229,33 +233,26 @@ class SiteFolder:
         return self.path / f"{self.site()}.pub"
 
     def server(self) -> Address:
-        return parse_address(str(self._value("server")), f"server in {self.settings}:")
-
-    def fingerprint(self) -> str:
-        """That of the certificate by which the site knows the server."""
-        return fingerprint(self.authority)
+        return parse_address(self._text("server"), f"server in {self.settings}:")
 
     def node_config(self) -> dict[str, Value]:
         """What the ClientApp is told about the site."""
-        data = Path(str(self._value("data")))
+        data = Path(self._text("data"))
         if not data.exists():
             raise FedGAError(f"the data of {self.site()} are not at {data}: put them there, or edit {self.settings}")
         return {
             "site": self.site(),
             "data": str(data),
-            "label-column": str(self._value("label-column")),
-            "report-class-counts": bool(self._value("report-class-counts")),
+            "label-column": self._text("label-column"),
+            "report-class-counts": self._text("report-class-counts") == "True",
             "state": str(self.state.resolve()),
-            "device": str(self._value("device")),
+            "device": self._text("device"),
         }
 
     def check_safe(self) -> None:
         """Refuse a certificate that is missing or none, and a key that is not secret."""
         read_certificate(self.authority)
         check_secret(self.key(), "fedga flower join, in a new folder,")
-
-    def _value(self, key: str) -> Value:
-        return _value(self.settings, _read(self.settings, "fedga flower join"), key)
 
 
 def make_site(path: Path, authority: Path, site: str, server: str, **more: Value) -> tuple[SiteFolder, PublicKey]:

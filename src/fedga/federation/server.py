@@ -28,9 +28,7 @@ _ALREADY_KNOWN = "already"  # of a public key; Flower has no other word for it o
 def run_server(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> None:
     """Run the federation to its end; what its server prints goes to ``say``.
 
-    Keys are registered before the gate opens, so that no site is turned away for coming early. Run it on a machine
-    where only trusted people have accounts: each of them can reach Flower's control of the runs, and so run code at
-    every site.
+    Keys are registered before the gate opens, so that no site is turned away for coming early.
     """
     address = folder.address()
     address = replace(address, port=port or address.port)

@@ -17,7 +17,7 @@ import torch
 
 from fedga.errors import FedGAError
 from fedga.flower import require_flower
-from fedga.flower.app_template import Section, write_app
+from fedga.flower.app_template import write_app
 from fedga.flower.processes.superlink import Outcome, SuperLink, superlink
 from fedga.flower.server.events import EventReader
 from fedga.spec.settings import RunSpec
@@ -58,8 +58,8 @@ def run_on_flower(
         }
         (home / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         app = home / "app"
-        settings = Section("The runs of a command that waits for them.", {"plan": str(home / "plan.json")})
-        write_app(app, "fedga-run", "fedga run --engine flower", [settings], "")
+        sections = {"The runs of a command that waits for them.": {"plan": str(home / "plan.json")}}
+        write_app(app, "fedga-run", "fedga run --engine flower", sections, "")
         reader = EventReader(events, specs, observer)
         with superlink(home / "flower", ["--insecure", "--simulation"], log) as link:
             outcome = _wait(link, app, _resources(num_clients, device), reader, stop, log)

@@ -82,7 +82,7 @@ def _start(names: Sequence[str], folder: Path) -> subprocess.Popen[str]:
     try:
         with (folder / LOG_NAME).open("w") as errors:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "fedga.tracking", str(folder), *names],
+                [sys.executable, "-P", "-m", "fedga.tracking.follower", str(folder), *names],
                 stdin=subprocess.PIPE,  # closed when the block ends, or by the system when this process is killed
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import secrets
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
@@ -193,3 +195,32 @@ def run_names(specs: Sequence[RunSpec]) -> Mapping[str, str]:
 
 def _distinct(specs: Sequence[RunSpec], fields: Sequence[str]) -> int:
     return len({tuple(getattr(spec, field) for field in fields) for spec in specs})
+
+
+def main() -> None:
+    """``python -m fedga.tracking.follower FOLDER SERVICE...``: until standard input is closed, and once more then.
+
+    That is by the program that trains, or by its death. Every line of standard output is a notice for the user.
+    """
+    folder, *names = sys.argv[1:]
+    notices = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # where libraries print, which are not to be taken for notices
+    lock = threading.Lock()
+
+    def notify(text: str) -> None:
+        with lock, suppress(OSError):  # nobody may be left to read it
+            print(text, file=notices, flush=True)
+
+    stop = threading.Event()
+    # A thread for each: a server that does not answer keeps nothing from the others.
+    threads = [threading.Thread(target=follow, args=(name, Path(folder), stop, notify), name=name) for name in names]
+    for thread in threads:
+        thread.start()
+    sys.stdin.read()
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

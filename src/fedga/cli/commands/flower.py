@@ -85,7 +85,7 @@ def new(
     data: Annotated[str, typer.Option("--data", help=help_text("dataset"), metavar="NAME")] = "digits",
 ) -> None:
     """Write a small Flower app that `flwr run` trains with Flower's simulation."""
-    from fedga.flower.app_template import Section, write_app
+    from fedga.flower.app_template import write_app
 
     _check_algorithms(algorithm)
     if find_source(data) is None:
@@ -100,14 +100,13 @@ def new(
         "clients": _CLIENTS,
         "active": 5,
     }
-    sections = [
-        Section("the data, and how they are partitioned over simulated clients", partition),
-        Section(
-            "the training; fedga run --help names more settings",
-            {name.replace("_", "-"): value for name, value in training.items()},
-        ),
-        Section("where results go; fedga results reads them", {"out": str(folder.resolve() / "results")}),
-    ]
+    sections = {
+        "the data, and how they are partitioned over simulated clients": partition,
+        "the training; fedga run --help names more settings": {
+            name.replace("_", "-"): value for name, value in training.items()
+        },
+        "where results go; fedga results reads them": {"out": str(folder.resolve() / "results")},
+    }
     command = f'flwr run {shlex.quote(str(folder))} --stream --federation-config "num-supernodes={_CLIENTS}"'
     readme = _README.format(algorithm=algorithm, dataset=data, clients=_CLIENTS, command=command)
     description = f"{algorithm} on {Path(data).name} with fedga"
