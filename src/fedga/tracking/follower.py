@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
+from importlib import import_module
 from pathlib import Path
 
 from fedga.spec.settings import RunSpec
@@ -19,7 +20,7 @@ from fedga.store.database import open_for_reading, snapshot, transaction
 from fedga.store.digests import Digests, read_metrics, read_own
 from fedga.store.records import METRICS, Run
 from fedga.store.results import read_runs
-from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, make_service, setting_text
+from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, setting_text
 
 LOOK_EVERY_S = 5.0
 
@@ -36,7 +37,8 @@ def follow(name: str, folder: Path, stop: threading.Event, notify: Callable[[str
                     ours = ledger.take()
                     break
             if ours:
-                _track(make_service(name, folder, ledger.token, notify), folder, ledger, stop)
+                tracker = import_module(f"fedga.tracking.{name}").Tracker  # and with it the service's own package
+                _track(tracker(folder, ledger.token, notify), folder, ledger, stop)
             else:
                 notify(f"another process tracks {folder} with {name}, and these runs too")
     except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,12 +70,6 @@ class Service(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave; runs that are still open were interrupted."""
-
-
-def make_service(name: str, folder: Path, token: str, notify: Callable[[str], None]) -> Service:
-    """The service of that name; its package is imported here and not before."""
-    service: Service = importlib.import_module(f"fedga.tracking.{name}").Tracker(folder, token, notify)
-    return service
 
 
 def setting_text(value: Any) -> str:

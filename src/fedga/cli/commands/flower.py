@@ -39,6 +39,7 @@ _INSECURE = (
     "or pose as the server, whose code runs at the sites; use --insecure for trials on one machine only"
 )
 
+_ALGORITHM = "As fedprox:mu=0.1; fedga algorithms lists all."
 Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS and keys, for trials on one machine only.")]
 NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make; must be empty or not exist.")]
 Server = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the server, made by init.")]
@@ -70,19 +71,17 @@ _README = """\
 
     {command}
 
-trains it with Flower's simulation. The settings are in `pyproject.toml`; `num-supernodes` is the number of `clients`
-there ({clients}). Results go to the folder `out` there, one per set of settings: `fedga results` prints them,
-`fedga report` makes a page of them, and a run that was stopped continues where it was.
-
-The code of the algorithms is that of the installed fedga; `fedga_app/` only names it.
+trains it with Flower's simulation and the settings in `pyproject.toml`; `num-supernodes` is its `clients` ({clients}).
+Results go to the folder `out` there: `fedga results` prints them, `fedga report` makes a page, and a run that was
+stopped continues. The algorithms are those of the installed fedga; `fedga_app/` only names them.
 """
 
 
 @app.command("new")
 def new(
     folder: NewFolder,
-    algorithm: Annotated[str, typer.Option("--algorithm", help=help_text("algorithm"), metavar="NAME")] = "fedga",
-    data: Annotated[str, typer.Option("--data", help=help_text("dataset"), metavar="NAME")] = "digits",
+    algorithm: Annotated[str, typer.Option("--algorithm", help=_ALGORITHM, metavar="NAME")] = "fedga",
+    data: Annotated[str, typer.Option("--data", help="A known data set, or your own path.", metavar="NAME")] = "digits",
 ) -> None:
     """Write a small Flower app that `flwr run` trains with Flower's simulation."""
     from fedga.flower.app_template import write_app
@@ -176,7 +175,7 @@ def init(
     sites: Annotated[str | None, typer.Option(metavar="LIST", help="Names of the sites, as a,b,c.")] = None,
     classes: Annotated[str | None, typer.Option(metavar="LIST", help="Names of the classes, for all sites.")] = None,
     server_data: Annotated[Path | None, typer.Option(metavar="PATH", help="Test samples held by the server.")] = None,
-    algorithm: Annotated[str | None, _setting("algorithm")] = None,
+    algorithm: Annotated[str | None, typer.Option(metavar="NAME", help=_ALGORITHM)] = None,
     model: Annotated[str | None, _setting("model")] = None,
     rounds: Annotated[str | None, _setting("rounds")] = None,
     local_epochs: Annotated[str | None, _setting("local_epochs")] = None,

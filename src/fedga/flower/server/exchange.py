@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import httpx
@@ -76,7 +76,8 @@ class Exchange(Grid):
         asked, pause = self._push(messages), FIRST_LOOK_AFTER_S
         while asked:
             replies += self._pull(asked)
-            if not self._awaited(asked) and len(replies) >= self.enough:
+            awaited = {question.metadata.dst_node_id for question in asked.values()} - self.silent
+            if not awaited and len(replies) >= self.enough:
                 passed = now() - began
                 end = min(end, began + passed + max(passed, LEAST_GRACE_S))
             if not asked or now() >= end:
@@ -86,9 +87,6 @@ class Exchange(Grid):
         self.silent |= {question.metadata.dst_node_id for question in asked.values()}
         self._open |= {number: (each, began + each.metadata.ttl) for number, each in asked.items()}
         return replies
-
-    def _awaited(self, asked: Mapping[str, Message]) -> bool:
-        return any(question.metadata.dst_node_id not in self.silent for question in asked.values())
 
     def late(self) -> set[int]:
         """Nodes that have answered meanwhile what nobody waits for any more: they are silent no longer."""
