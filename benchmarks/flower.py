@@ -117,7 +117,7 @@ class Contender:
         """Start it, and wait for the first round."""
         self.folder, began = folder, time.perf_counter()
         app = folder / "app"
-        write_app(app, "bench", self.label, [], "")
+        write_app(app, "bench", self.label, {}, "")
         server = self.server.format(turns=f"flower.FileTurns({str(folder)!r}, {rounds})")
         for side, code in (("server", server), ("client", self.client)):
             imports = "import contenders.flower\nimport fedga.flower\nimport flower\n"

@@ -28,14 +28,14 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from fedga.errors import FedGAError
-from fedga.federation import serve, site
+from fedga.federation import connections, site
 from fedga.federation.folder import SiteFolder
-from fedga.federation.gate import SIGNED, Admitted, Gate
-from fedga.federation.heard import Heard
+from fedga.federation.gate import SIGNED, Admitted, Gate, open_gate
 from fedga.federation.keys import make_key_pair
+from fedga.federation.output import OutputFilter
 from fedga.flower.processes import guard
 from fedga.flower.processes import superlink as superlinks
-from fedga.flower.processes.group import ProcessGroup, family, free_port
+from fedga.flower.processes.group import ProcessGroup, process_group
 from fedga.flower.processes.superlink import SuperLink
 from tests.cli.program import done
 from tests.patience import PATIENCE_S
@@ -53,10 +53,10 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from fedga.flower.processes.group import family
+from fedga.flower.processes.group import process_group
 home, *arguments = sys.argv[1:]
-with family(Path(home)) as members:
-    members.start(sys.executable, *arguments)
+with process_group(Path(home)) as group:
+    group.start(sys.executable, *arguments)
     time.sleep(600)
 """
 
@@ -76,7 +76,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def mark_of(home: Path) -> str:
-    with family(home) as members:
+    with process_group(home) as members:
         return members.mark.partition(".")[0] + "."
 
 
@@ -86,17 +86,17 @@ def test_a_killed_parent_takes_its_whole_family_along(tmp_path: Path, nest: str,
     mark = mark_of(home)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(home), nest, behaviour, "outer"])
     until(lambda: len(guard.members(mark)) == 2)
-    with pytest.raises(FedGAError, match="another process works in"), family(home):
+    with pytest.raises(FedGAError, match="another process works in"), process_group(home):
         pass
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    with family(home):  # at once: it waits for what is left
+    with process_group(home):  # at once: it waits for what is left
         assert guard.members(mark) == set()
 
 
 def test_a_family_ends_with_its_block(tmp_path: Path, nest: str) -> None:
     home = tmp_path / "home"
-    with family(home) as members:
+    with process_group(home) as members:
         members.start(sys.executable, nest, "polite", "outer", log=home / "log")
         until(lambda: len(guard.members(members.mark)) == 2)
     assert guard.members(members.mark) == set()
@@ -105,7 +105,7 @@ def test_a_family_ends_with_its_block(tmp_path: Path, nest: str) -> None:
 def test_children_are_kept_from_calling_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
     monkeypatch.setenv("NO_PROXY", "example.org")
-    with family(tmp_path) as members:
+    with process_group(tmp_path) as members:
         seen = members.environment()
     wanted = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     wanted |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_HOME": str(tmp_path)}
@@ -259,15 +259,6 @@ def test_only_models_are_long(admitted: Path) -> None:
     assert (status, passed) == (413, [])
 
 
-GATE = """
-from fedga.federation import connections
-from fedga.federation import gate
-connections.SHOW_WITHIN_S, connections.STALLS_FOR_S, connections.TELL_EVERY_S = 1.0, 3.0, 0.1
-connections.STRANGERS, connections.OF_ONE_SITE = 3, 4
-gate.main()
-"""
-
-
 class Behind(BaseHTTPRequestHandler):
     """A SuperLink that takes everything."""
 
@@ -289,46 +280,50 @@ def behind() -> Iterator[str]:
 
 
 @pytest.fixture
-def door(admitted: Path, tmp_path: Path) -> Iterator[Callable[[], ssl.SSLSocket]]:
+def door(admitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], ssl.SSLSocket]]:
     """Connections to a gate that is open, before a SuperLink that is not."""
-    with gate_before("https://127.0.0.1:1", admitted, tmp_path) as connect:
+    with gate_before("https://127.0.0.1:1", admitted, tmp_path, monkeypatch, []) as connect:
         yield connect
 
 
 @pytest.fixture
-def busy_door(admitted: Path, tmp_path: Path, behind: str) -> Iterator[Callable[[], ssl.SSLSocket]]:
-    with gate_before(behind, admitted, tmp_path) as connect:
+def reported() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def busy_door(
+    admitted: Path, tmp_path: Path, behind: str, monkeypatch: pytest.MonkeyPatch, reported: list[str]
+) -> Iterator[Callable[[], ssl.SSLSocket]]:
+    with gate_before(behind, admitted, tmp_path, monkeypatch, reported) as connect:
         yield connect
 
 
 @contextlib.contextmanager
-def gate_before(target: str, admitted: Path, tmp_path: Path) -> Iterator[Callable[[], ssl.SSLSocket]]:
+def gate_before(
+    target: str, admitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> Iterator[Callable[[], ssl.SSLSocket]]:
+    limits = {"SIGN_WITHIN_S": 1.0, "STALLS_FOR_S": 3.0, "REPORT_EVERY_S": 0.1, "STRANGERS": 3, "OF_ONE_SITE": 4}
+    for name, value in limits.items():
+        monkeypatch.setattr(connections, name, value)
     done("flower init", tmp_path / "server", "--address", "localhost", "--sites", "north", "--classes", "x,y")
-    port, keys = free_port(), tmp_path / "server/keys"
-    options = {"host": "127.0.0.1", "port": port, "target": target, "admitted": admitted}
-    options |= {"ca": tmp_path / "server/ca.crt", "certificate": keys / "server.crt", "key": keys / "server.key"}
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    with (tmp_path / "gate.log").open("w") as log:
-        gate = subprocess.Popen([sys.executable, "-c", GATE, *words], stdout=log)
+    listener, keys = socket.create_server(("127.0.0.1", 0)), tmp_path / "server/keys"
     trusting = ssl.create_default_context(cafile=str(tmp_path / "server/ca.crt"))
+    gate = Gate(target, trusting, Admitted(admitted), say=said.append)
 
     def connect() -> ssl.SSLSocket:
-        line = socket.create_connection(("127.0.0.1", port), timeout=20)
+        line = socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=20)
         return closing.enter_context(trusting.wrap_socket(line, server_hostname="localhost"))
 
-    def is_open() -> bool:
-        with contextlib.suppress(OSError):
-            connect().close()
-            return True
-        return False
-
-    try:
-        with contextlib.ExitStack() as closing:
-            until(is_open)
-            yield connect
-    finally:
-        gate.kill()
-        gate.wait()
+    failed: list[bool] = []
+    pair = (keys / "server.crt", keys / "server.key")
+    with (
+        listener,
+        open_gate(gate, listener, tmp_path / "gate.log", lambda: failed.append(True), *pair),
+        contextlib.ExitStack() as closing,
+    ):
+        yield connect
+    assert not failed
 
 
 def send(line: ssl.SSLSocket, headers: Headers) -> bytes:
@@ -373,7 +368,7 @@ def answered(line: ssl.SSLSocket) -> bytes:
     return line.recv(10_000).partition(b"\r\n")[0]
 
 
-def test_a_site_that_stalls_is_cut(admitted: Path, busy_door: Callable[[], ssl.SSLSocket], tmp_path: Path) -> None:
+def test_a_site_that_stalls_is_cut(admitted: Path, busy_door: Callable[[], ssl.SSLSocket], reported: list[str]) -> None:
     site = signature(admitted.parent / "keys/north.key")
     body, headers = busy_door(), busy_door()
     ask(headers, site)
@@ -383,7 +378,7 @@ def test_a_site_that_stalls_is_cut(admitted: Path, busy_door: Callable[[], ssl.S
     assert answered(body).startswith(b"HTTP/1.1 408")
     assert gone(body)
     assert gone(headers)
-    until(lambda: "2 requests cut that came too slowly (north)" in (tmp_path / "gate.log").read_text())
+    until(lambda: "2 requests cut that came too slowly (north)" in "".join(reported))
 
 
 def test_a_site_has_so_many_connections(admitted: Path, busy_door: Callable[[], ssl.SSLSocket]) -> None:
@@ -414,60 +409,14 @@ def test_a_reply_is_so_long(admitted: Path) -> None:
     assert push("push-object", 17_000_000) == 413
 
 
-class Link(SimpleNamespace):
-    """As much of a SuperLink as a door needs."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        super().__init__(address="127.0.0.1:1", process=process)
-
-
-@contextlib.contextmanager
-def opened(home: Path, said: list[str]) -> Iterator[tuple[serve._Door, ProcessGroup, int]]:
-    folder = SimpleNamespace(home=home, listen=lambda: "127.0.0.1", largest_reply=lambda: 1_000_000)
-    port = free_port()
-    with family(home) as members:
-        link = Link(members.start(sys.executable, "-c", "import time; time.sleep(600)", log=home / "link.log"))
-        door = serve._Door(members, cast(Any, folder), cast(Any, link), port, insecure=True)
-        with door.open(said.append):
-            yield door, members, port
-
-
-def test_a_door_that_closes_is_opened_again(tmp_path: Path) -> None:
-    said: list[str] = []
-    with opened(tmp_path, said) as (_, members, port):
-        members.started[-1].kill()
-        until(lambda: len(members.started) == 3)
-
-        def is_open() -> bool:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                return True
-            return False
-
-        until(is_open)
-    assert said == [f"the server's port {port} has closed (it said nothing): opening it again"]
-
-
-def test_what_the_door_refuses_is_told(tmp_path: Path) -> None:
-    said: list[str] = []
-    with opened(tmp_path, said) as (door, _, _), door._log.open("a") as log:
-        for part in ("warnings of others\nat the door, since it ", "opened: 3 requests refused\n", "more of others"):
-            log.write(part)
-            log.flush()
-            time.sleep(0.6)
-        until(lambda: bool(said))
-    assert said == ["at the door, since it opened: 3 requests refused"]
-
-
-def test_a_door_that_stays_closed_ends_the_run(tmp_path: Path) -> None:
-    def run() -> None:
-        with opened(tmp_path, []) as (door, members, _):
-            door._arguments = ["--odd"]
-            members.started[-1].kill()
-            members.started[0].wait(timeout=PATIENCE_S)
-            raise FedGAError("Flower's SuperLink ended by itself")
-
-    with pytest.raises(FedGAError, match=r"the server's port \d+ does not open: .*--odd"):
-        run()
+def test_a_gate_that_closes_by_itself_is_noticed(tmp_path: Path) -> None:
+    failed: list[bool] = []
+    listener = socket.socket()
+    listener.close()
+    gate, log = Gate("http://127.0.0.1:1", None), tmp_path / "gate.log"
+    with open_gate(gate, listener, log, lambda: failed.append(True)):
+        until(lambda: bool(failed))
+    assert "the gate failed" in log.read_text()
 
 
 # --- a site that is refused ------------------------------------------------------------------------------------------
@@ -495,7 +444,7 @@ def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
         monkeypatch.setattr(site, "_reach", lambda *_: None)
         monkeypatch.setattr(site, "_TRY_EVERY_S", 0.01)
         with pytest.raises(KeyboardInterrupt):
-            site.attend(SiteFolder(tmp_path / "north"), insecure=True, say=said.append)
+            site.run_site(SiteFolder(tmp_path / "north"), insecure=True, say=said.append)
         return said
 
     done("flower init", tmp_path / "server", "--address", "localhost", "--sites", "north", "--classes", "x,y")
@@ -507,7 +456,7 @@ def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
 
 def test_a_site_waits_until_the_server_lets_go_of_its_former_connection(attend: Callable[..., list[str]]) -> None:
     [refused, *_, taking_part, _] = said = attend(NO, NO, YES)
-    assert refused.startswith("the server refuses the key of north for now: it does not know the key, or has not let")
+    assert refused.startswith("the server refuses the key of north for now: it does not know the key, or still ")
     assert refused.endswith("trying for 90 s")
     assert len(said) == 3
     assert "takes part" in taking_part
@@ -516,7 +465,7 @@ def test_a_site_waits_until_the_server_lets_go_of_its_former_connection(attend: 
 def test_a_killed_node_comes_back(attend: Callable[..., list[str]]) -> None:
     takes_part = "north takes part in the federation at localhost:9092"
     killed = "Flower's node was killed (signal 9): starting another"
-    waiting = "waiting for the server to let go of the former connection"
+    waiting = "waiting for the server to drop the former connection"
     again = "the server no longer knows north by its number: asking for another"
     assert attend(KILLED, NO, NO, YES) == [takes_part, killed, waiting, takes_part, again]
 
@@ -552,7 +501,7 @@ def test_a_log_that_breaks_off_is_taken_up_where_it_was(tmp_path: Path, monkeypa
         return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
 
     monkeypatch.setattr(ProcessGroup, "start", start)
-    monkeypatch.setattr(superlinks, "_TAKE_UP_AFTER_S", 0.0)
+    monkeypatch.setattr(superlinks, "_RESUME_AFTER_S", 0.0)
     alive = cast(Any, SimpleNamespace(poll=lambda: None))
     taken: list[str] = []
     outcome = SuperLink(ProcessGroup(tmp_path, "mark"), alive, "", tmp_path / "log").run(tmp_path, on_line=taken.append)
@@ -565,10 +514,10 @@ def test_a_log_that_breaks_off_is_taken_up_where_it_was(tmp_path: Path, monkeypa
 
 def heard(*lines: str, connected: bool = False) -> tuple[list[str], str]:
     said: list[str] = []
-    listener = Heard(said.append)
+    listener = OutputFilter(said.append)
     listener.connected = connected
     for line in lines:
-        listener.take(line + "\n")
+        listener.feed(line + "\n")
     return said, listener.error
 
 

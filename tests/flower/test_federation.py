@@ -117,7 +117,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 
 def write_files(folder: Path) -> None:
-    """digits dealt out to the sites, a table each; the server has the test split; whole.csv has all of it."""
+    """digits partitioned over the sites, a table each; the server has the test split; whole.csv has all of it."""
     dataset = load_dataset("digits")
     federation = make_federation(dataset, clients=len(SITES), seed=0, alpha=0.5)
     test = rows(dataset.test_inputs, dataset.test_targets, "test")

@@ -80,7 +80,7 @@ def test_only_an_empty_folder_is_written_to() -> None:
     Path("app").mkdir()
     done("flower new app")
     before = files(Path("app"))
-    assert "app is not empty: choose a folder that is not there yet" in fedga("flower new app").complaint
+    assert "app is not empty: choose a folder that does not exist" in fedga("flower new app").complaint
     assert files(Path("app")) == before
     Path("file").write_text("")
     assert "file is not empty" in fedga("flower new file").complaint

@@ -21,7 +21,7 @@ CLASSES = tuple(map(str, range(10)))
 
 
 def write_files(folder: Path) -> None:
-    """digits dealt out to three sites, a CSV file each; the server's file has the test split; whole.csv has all."""
+    """digits partitioned over three sites, a CSV file each; the server's file has the test split; whole.csv has all."""
     dataset = load_dataset("digits")
     federation = make_federation(dataset, clients=3, seed=0, alpha=1.0)
     parts = {name: federation.client(client) for client, name in enumerate(SITES)}

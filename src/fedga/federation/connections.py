@@ -1,80 +1,71 @@
-"""The connections to the server's door: how many there may be, how long one may say nothing, and what was refused."""
+"""The connections to the gate: how many there may be, how long one may be silent, and what was refused."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-STRANGERS = 256  # connections on which no site has shown itself yet
+STRANGERS = 256  # connections on which no site has signed a request yet
 OF_ONE_SITE = 64  # Flower's node has a handful
 IN_ALL = 4096
-SHOW_WITHIN_S = 15.0  # for a stranger to show himself, and for the headers of any request to arrive
+SIGN_WITHIN_S = 15.0  # for a stranger to sign a request, and for the headers of any request to arrive
 STALLS_FOR_S = 60.0  # that nothing of a body may come
-LEAST_RATE = 1_000  # bytes per second of a body on the average, beyond that time
-TELL_EVERY_S = 60.0
-BEGINNING = "at the door"  # of every line that is meant for people
+LEAST_RATE = 1_000  # bytes per second of a body on average, beyond that time
+REPORT_EVERY_S = 60.0
 
 IDLE = "idle connections closed"
-UNKNOWN = "connections closed on which no site showed itself"
+UNKNOWN = "connections closed without a signed request"
 CROWD = "connections closed of sites that had too many"
 FULL = "connections refused since there were too many"
 SLOW = "requests cut that came too slowly"
-LONG = "requests refused that were too long, for which see largest-reply in federation.toml"
+LONG = "requests refused that were too long (largest-reply in federation.toml)"
 
-Peer = Any  # host and port of the other end, which are one connection's alone
-
-
-class TooLongError(Exception):
-    """A request has a longer body than those of its kind have, or a reply is longer than any may be."""
-
-
-class TooSlowError(Exception):
-    """The body of a request stalls, or comes in drops."""
+Peer = Any  # host and port of the other end, which identify one connection
 
 
 class Refusals:
-    """What was closed or refused, counted; a line tells of it at most once a minute."""
+    """What was closed or refused, counted; reported at most once a minute."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self._counts: Counter[str] = Counter()
-        self._sites: dict[str, set[str]] = {}
+        self._sites: defaultdict[str, set[str]] = defaultdict(set)
         self._timer: asyncio.TimerHandle | None = None
         self._fresh = False
 
     def count(self, what: str, site: str = "") -> None:
         self._counts[what] += 1
         if site:
-            self._sites.setdefault(what, set()).add(site)
+            self._sites[what].add(site)
         if what != IDLE:  # which is nobody's fault
             self._fresh = True
-            self._timer = self._timer or asyncio.get_running_loop().call_later(TELL_EVERY_S, self.tell)
+            self._timer = self._timer or asyncio.get_running_loop().call_later(REPORT_EVERY_S, self.report)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Say what there was since the start, if there was more than the last time."""
         self._timer = None
         if self._fresh:
-            self._tell(f"{BEGINNING}, since it opened: {', '.join(map(self._told, sorted(self._counts)))}")
+            sites = {what: f" ({', '.join(sorted(names))})" for what, names in self._sites.items()}
+            parts = [f"{number:,} {what}{sites.get(what, '')}" for what, number in sorted(self._counts.items())]
+            text = f"at the door, since it opened: {', '.join(parts)}"
+            threading.Thread(target=self._say, args=(text,)).start()  # a terminal that is held up stops no request
         self._fresh = False
-
-    def _told(self, what: str) -> str:
-        of = ", ".join(sorted(self._sites.get(what, ())))
-        return f"{self._counts[what]:,} {what}" + (f" ({of})" if of else "")
 
 
 class Connections:
     """All that are open. Strangers end soon, and the oldest of them at once if there are many.
 
-    A site shows itself with its first request, so however many connections others open, it has its turn. A site that
-    opens ever more connections loses its oldest ones.
+    A site signs its first request, so however many connections others open, it has its turn. A site that opens ever
+    more connections loses its oldest ones.
     """
 
     def __init__(self, refusals: Refusals) -> None:
         self.refusals = refusals
         self._strangers: dict[Peer, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
-        self._sites: dict[str, dict[Peer, asyncio.Transport]] = {}
+        self._sites: defaultdict[str, dict[Peer, asyncio.Transport]] = defaultdict(dict)
         self._site_of: dict[Peer, str] = {}
 
     def add(self, transport: asyncio.Transport) -> None:
@@ -83,7 +74,7 @@ class Connections:
             transport.abort()
             return
         peer = peer_of(transport)
-        timer = asyncio.get_running_loop().call_later(SHOW_WITHIN_S, self._cut_stranger, peer)
+        timer = asyncio.get_running_loop().call_later(SIGN_WITHIN_S, self._cut_stranger, peer)
         self._strangers[peer] = (transport, timer)
         if len(self._strangers) > STRANGERS:
             self._cut_stranger(next(iter(self._strangers)))
@@ -93,47 +84,33 @@ class Connections:
         self._strangers[peer][0].abort()
         self.remove(peer)
 
-    def shown(self, peer: Peer, site: str) -> None:
+    def signed(self, peer: Peer, site: str) -> None:
         """A request on this connection carries a site's signature."""
         if peer not in self._strangers:
             return
         transport, timer = self._strangers.pop(peer)
         timer.cancel()
-        mine = self._sites.setdefault(site, {})
-        mine[peer], self._site_of[peer] = transport, site
-        if len(mine) > OF_ONE_SITE:
-            oldest = next(iter(mine))
+        connections = self._sites[site]
+        connections[peer], self._site_of[peer] = transport, site
+        if len(connections) > OF_ONE_SITE:
+            oldest = next(iter(connections))
             self.refusals.count(CROWD, site)
-            mine[oldest].abort()
+            self.cut(oldest)
             self.remove(oldest)
 
     def cut(self, peer: Peer) -> None:
-        """End a connection, whatever is still to be sent on it."""
+        """End a site's connection, whatever is still to be sent on it."""
         if site := self._site_of.get(peer):
             self._sites[site][peer].abort()
 
     def remove(self, peer: Peer) -> None:
-        """It has gone."""
+        """Forget a connection that has ended."""
         if found := self._strangers.pop(peer, None):
             found[1].cancel()
         if site := self._site_of.pop(peer, None):
             self._sites[site].pop(peer, None)
-
-
-class Allowances:
-    """How many bytes of a reply a site may still send: a reply begins with a message, and its objects follow."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._left: dict[str, int] = {}
-
-    def renew(self, site: str) -> None:
-        self._left[site] = self.most
-
-    def spend(self, site: str, length: int) -> None:
-        self._left[site] = self._left.get(site, self.most) - length
-        if self._left[site] < 0:
-            raise TooLongError
+            if not self._sites[site]:
+                del self._sites[site]
 
 
 def peer_of(transport: asyncio.Transport) -> Peer:

@@ -1,4 +1,4 @@
-"""What people write by hand: names of sites, addresses, lists."""
+"""What people write by hand: names of sites and classes, addresses."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedga.errors import FedGAError, quoted
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 LONGEST_CLASS = 100
 DEFAULT_PORT = 9092
-_HOST = re.compile(
-    r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
-)
+_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^]]*)\]|(?P<host>[^:]*))(?::(?P<port>\d{1,5}))?|(?P<ipv6>[^:]*:.*:.*)")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 
 
 @dataclass(frozen=True)
 class Address:
     """Where a server is reached.
 
-    >>> print(parse_address("server.example.org"), parse_address("[::1]:444"))
-    server.example.org:9092 [::1]:444
+    >>> print(parse_address("server.example.org"), parse_address("[::1]:444"), parse_address("::1"))
+    server.example.org:9092 [::1]:444 [::1]:9092
     """
 
     host: str
@@ -42,22 +42,14 @@ class Address:
 
 def parse_address(text: str, flag: str = "--address") -> Address:
     """``HOST`` or ``HOST:PORT``, where the host is a name or an IP address."""
-    host, port = _split(text)
-    if not _is_host(host) or not port.isdecimal() or not 1 <= int(port) <= 65535:
+    found = _ADDRESS.fullmatch(text)
+    host = next(filter(None, found.group("bracketed", "host", "ipv6")), "") if found else ""
+    port = int((found and found["port"]) or DEFAULT_PORT)
+    if not _is_host(host) or not 1 <= port <= 65535:
         raise FedGAError(
             f"{flag} {quoted(text)} is not an address: write HOST or HOST:PORT, such as server.example.org:9092"
         )
-    return Address(host, int(port))
-
-
-def _split(text: str) -> tuple[str, str]:
-    bracketed = re.fullmatch(r"\[([^]]*)](?::(.*))?", text)
-    if bracketed:
-        return bracketed[1], bracketed[2] or str(DEFAULT_PORT)
-    if text.count(":") > 1:  # an IPv6 address without brackets
-        return text, str(DEFAULT_PORT)
-    host, colon, port = text.partition(":")
-    return host, port if colon else str(DEFAULT_PORT)
+    return Address(host, port)
 
 
 def _is_host(text: str) -> bool:
@@ -78,26 +70,33 @@ def check_site(name: str, flag: str = "--site") -> str:
     return name
 
 
-def check_class(name: str) -> str:
-    """A name that fits on a line of a terminal, where it is shown."""
-    if len(name) > LONGEST_CLASS or not name.isprintable():
-        raise FedGAError(
-            f"--classes: {quoted(name)} is not a name for a class: use up to {LONGEST_CLASS} letters, all of which "
-            "can be printed"
-        )
-    return name
+def parse_parties(sites: str | None, classes: str | None) -> dict[str, str]:
+    """The sites and classes of a federation, as far as they were given, as its app's settings name them.
 
-
-def parse_names(text: str, flag: str) -> list[str]:
-    """A comma list of different names.
-
-    >>> parse_names("a, b", "--sites")
-    ['a', 'b']
+    >>> parse_parties("a, b", "ill,well")
+    {'sites': 'a,b', 'classes': 'ill,well'}
     """
+    parties = {}
+    if sites is not None:
+        parties["sites"] = ",".join(check_site(site, "--sites:") for site in _names(sites, "--sites"))
+    if classes is not None:
+        names = _names(classes, "--classes")
+        if len(names) < 2:
+            raise FedGAError(f"--classes {quoted(classes)} is a single class: name all of any site, as healthy,ill")
+        for name in names:
+            if len(name) > LONGEST_CLASS or not name.isprintable():
+                raise FedGAError(
+                    f"--classes: {quoted(name)} is not a name for a class: use up to {LONGEST_CLASS} printable letters"
+                )
+        parties["classes"] = ",".join(names)
+    return parties
+
+
+def _names(text: str, flag: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     if "" in names:
         raise FedGAError(f"{flag} {quoted(text)} has an empty name: write them with single commas, as a,b,c")
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
-        raise FedGAError(f"{flag} names {quoted(twice[0])} twice: every name stands for one only")
+        raise FedGAError(f"{flag} names {quoted(twice[0])} twice: write every name once")
     return names

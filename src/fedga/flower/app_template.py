@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedga.common.files import write_whole
@@ -58,34 +57,17 @@ _MODULES = {
 }
 
 
-@dataclass(frozen=True)
-class Section:
-    """Settings that belong together, under a line that says what they are."""
-
-    heading: str
-    settings: Mapping[str, Value]
-
-    def __str__(self) -> str:
-        return f"# {self.heading}\n{as_toml(self.settings)}"
-
-
-def write_app(folder: Path, name: str, description: str, sections: list[Section], readme: str) -> None:
-    """Write the app into a folder that is empty or not there yet."""
+def write_app(
+    folder: Path, name: str, description: str, sections: Mapping[str, Mapping[str, Value]], readme: str
+) -> None:
+    """Write the app into a folder that is empty or does not exist; ``sections`` are settings under their headings."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FedGAError(f"{folder} is not empty: choose a folder that is not there yet")
-    config = "\n".join(map(str, sections))
+        raise FedGAError(f"{folder} is not empty: choose a folder that does not exist")
+    allowed = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "fedga-app"  # by Python's packaging
+    config = "\n".join(f"# {heading}\n{as_toml(settings)}" for heading, settings in sections.items())
     described = as_toml({"description": description})
-    project = _PROJECT.format(name=project_name(name), description=described, package=PACKAGE, config=config)
     for file, content in _MODULES.items():
         write_whole(folder / PACKAGE / file, content)
     write_whole(folder / "README.md", readme)
+    project = _PROJECT.format(name=allowed, description=described, package=PACKAGE, config=config)
     write_whole(folder / "pyproject.toml", project)
-
-
-def project_name(text: str) -> str:
-    """A name that Python's packaging allows, as near as possible to the one wanted.
-
-    >>> project_name("My study (2)")
-    'my-study-2'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "fedga-app"

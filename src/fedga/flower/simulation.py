@@ -9,18 +9,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import torch
 
 from fedga.errors import FedGAError
 from fedga.flower import require_flower
-from fedga.flower.app_template import Section, write_app
+from fedga.flower.app_template import write_app
 from fedga.flower.processes.superlink import Outcome, SuperLink, superlink
-from fedga.flower.processes.words import Value
 from fedga.flower.server.events import EventReader
 from fedga.spec.settings import RunSpec
 from fedga.study.sweep import Interrupted, Observer
@@ -39,7 +37,7 @@ def run_on_flower(
     device: torch.device,
     observer: Observer,
 ) -> None:
-    """Train what the folder does not have yet; what Flower and Ray say goes to ``flower.log`` there.
+    """Train what the folder does not have yet; what Flower and Ray print goes to ``flower.log`` there.
 
     Raises `Interrupted` when the observer asks to stop, after the round that is under way.
     """
@@ -60,20 +58,20 @@ def run_on_flower(
         }
         (home / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         app = home / "app"
-        settings = Section("The runs of a command that waits for them.", {"plan": str(home / "plan.json")})
-        write_app(app, "fedga-run", "fedga run --engine flower", [settings], "")
+        sections = {"The runs of a command that waits for them.": {"plan": str(home / "plan.json")}}
+        write_app(app, "fedga-run", "fedga run --engine flower", sections, "")
         reader = EventReader(events, specs, observer)
         with superlink(home / "flower", ["--insecure", "--simulation"], log) as link:
             outcome = _wait(link, app, _resources(num_clients, device), reader, stop, log)
         if stop.exists():
             raise Interrupted
         if not outcome.completed:
-            raise FedGAError(f"{_sentence(outcome)} (what Flower said is in {log})")
+            raise FedGAError(f"{_sentence(outcome)} (Flower's log: {log})")
 
 
-def _resources(num_clients: int, device: torch.device) -> dict[str, Value]:
+def _resources(num_clients: int, device: torch.device) -> dict[str, float]:
     """A core for every client that trains; on a GPU they share it, one per core."""
-    resources: dict[str, Value] = {"num-supernodes": num_clients, "client-resources-num-cpus": 1}
+    resources: dict[str, float] = {"num-supernodes": num_clients, "client-resources-num-cpus": 1}
     if device.type == "cuda":
         share = torch.cuda.device_count() / max(1, os.cpu_count() or 1)
         resources["client-resources-num-gpus"] = min(1.0, round(share, 3))
@@ -81,19 +79,15 @@ def _resources(num_clients: int, device: torch.device) -> dict[str, Value]:
 
 
 def _wait(
-    link: SuperLink, app: Path, resources: dict[str, Value], reader: EventReader, stop: Path, log: Path
+    link: SuperLink, app: Path, resources: dict[str, float], reader: EventReader, stop: Path, log: Path
 ) -> Outcome:
     """The end of the run, while its events are handed on; the thread ends with Flower, whoever interrupts us here."""
-    ended: Future[Outcome] = Future()
 
-    def run() -> None:
-        with log.open("a", encoding="utf-8", buffering=1) as said:
-            try:
-                ended.set_result(link.run(app, None, resources, lambda line: print(line, file=said)))
-            except Exception as error:
-                ended.set_exception(error)
+    def run() -> Outcome:
+        with log.open("a", encoding="utf-8", buffering=1) as out:
+            return link.run(app, None, resources, lambda line: print(line, file=out))
 
-    threading.Thread(target=run, name="Flower's run", daemon=True).start()
+    ended = ThreadPoolExecutor(1).submit(run)
     while not wait([ended], timeout=LOOK_EVERY_S).done:
         reader.look()
         if reader.observer.should_stop():

@@ -1,4 +1,4 @@
-"""Runs in wandb, MLflow or TensorBoard, as the results file tells them.
+"""Runs in wandb, MLflow or TensorBoard, as the results file reports them.
 
 What is followed is the results folder, not the training. A process of its own reads every few seconds what has been
 committed and hands it on. So training waits for no service; a round that is trained again after a kill was never handed
@@ -36,23 +36,18 @@ def parse_services(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in SERVICES:
             raise unknown_name("tracker", name, SERVICES)
-        if not _installed(name):
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # a folder of that name, which these services leave, is no package
             raise needs_extra(name, "track", f"--track {name}")
     return names
-
-
-def _installed(package: str) -> bool:
-    """Whether it can be imported; a folder of that name, which these services leave behind, is no package."""
-    spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None
 
 
 @contextmanager
 def tracking(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Follow the results in ``folder`` while the block runs, and at its end until everything is delivered.
 
-    The results file must be there already. ``say`` gets the services' notices, from a thread; a service that fails is
-    one of them, and never an exception.
+    The results file must exist. ``say`` gets the services' notices, from a thread; a service that fails is one of
+    them, and never an exception.
     """
     if not names:
         yield
@@ -63,17 +58,31 @@ def tracking(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> 
     try:
         yield
     finally:  # after an interrupt as well: the last rounds are in the file by now
-        _finish(process, listener, names, say)
-        _tidy(process.returncode, folder / LOG_NAME, say)
+        assert process.stdin is not None
+        try:
+            process.stdin.close()
+            listener.join(PATIENCE_S)
+            if listener.is_alive():
+                say(f"waiting until {' and '.join(names)} has the last rounds; Ctrl-C leaves them to the next command")
+            listener.join()
+            process.wait()
+        except BaseException:  # such as a second Ctrl-C
+            process.terminate()
+            process.wait()
+            raise
+        log = folder / LOG_NAME
+        if process.returncode:
+            say(f"tracking ended early (code {process.returncode}, see {log}): the same command delivers the rest")
+        elif not log.stat().st_size:  # what libraries printed is kept
+            log.unlink()
 
 
 def _start(names: Sequence[str], folder: Path) -> subprocess.Popen[str]:
     """The follower, in a session of its own: Ctrl-C is for the training, after which the follower has work to do."""
-    command = [sys.executable, "-P", "-m", "fedga.tracking", str(folder), *names]
     try:
         with (folder / LOG_NAME).open("w") as errors:
             return subprocess.Popen(
-                command,
+                [sys.executable, "-P", "-m", "fedga.tracking.follower", str(folder), *names],
                 stdin=subprocess.PIPE,  # closed when the block ends, or by the system when this process is killed
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -89,29 +98,3 @@ def _listen(process: subprocess.Popen[str], say: Callable[[str], None]) -> None:
     with process.stdout as notices:
         for line in notices:
             say(line.rstrip("\n"))
-
-
-def _finish(
-    process: subprocess.Popen[str], listener: threading.Thread, names: Sequence[str], say: Callable[[str], None]
-) -> None:
-    """Let the follower deliver what is left; a second Ctrl-C leaves that to the next command."""
-    assert process.stdin is not None
-    try:
-        process.stdin.close()
-        listener.join(PATIENCE_S)
-        if listener.is_alive():
-            say(f"waiting until {' and '.join(names)} has the last rounds; Ctrl-C leaves them to the next command")
-        listener.join()
-        process.wait()
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
-
-
-def _tidy(code: int, log: Path, say: Callable[[str], None]) -> None:
-    """What libraries printed is kept where there is any."""
-    if code:
-        say(f"tracking ended early (code {code}, see {log}): the same command delivers the rest")
-    elif not log.stat().st_size:
-        log.unlink()

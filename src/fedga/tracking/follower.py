@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import secrets
 import sqlite3
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from fedga.spec.settings import RunSpec
 from fedga.store import plugin_metrics as own_metrics
-from fedga.store.database import open_for_reading, snapshot
+from fedga.store.database import open_for_reading, snapshot, transaction
 from fedga.store.digests import Digests, read_metrics, read_own
 from fedga.store.records import METRICS, Run
 from fedga.store.results import read_runs
-from fedga.tracking.ledger import Ledger
-from fedga.tracking.service import Held, Row, Service, TrackedRun, make_service, setting_text
+from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, setting_text
 
 LOOK_EVERY_S = 5.0
 
-_NAMED = ("dataset", "alpha", "algorithm", "preset", "seed")
-_OTHERS = tuple(f.name for f in dataclasses.fields(RunSpec) if f.name not in (*_NAMED, "algorithm_options"))
+_NAMED = ("dataset", "alpha", "algorithm", "preset", "seed", "algorithm_options")
+_OTHERS = tuple(field.name for field in dataclasses.fields(RunSpec) if field.name not in _NAMED)
 
 
 def follow(name: str, folder: Path, stop: threading.Event, notify: Callable[[str], None]) -> None:
     """Track the folder with one service until ``stop`` is set, and once more then; a failure is a notice."""
     try:
         with Ledger(folder / name) as ledger:
-            if _wait_for(ledger, stop):
-                _track(make_service(name, folder, ledger.token, notify), folder, ledger, stop)
+            while not (ours := ledger.take()):  # as long as another process tracks it, we need not
+                if stop.wait(LOOK_EVERY_S):
+                    ours = ledger.take()
+                    break
+            if ours:
+                tracker = import_module(f"fedga.tracking.{name}").Tracker  # and with it the service's own package
+                _track(tracker(folder, ledger.token, notify), folder, ledger, stop)
             else:
                 notify(f"another process tracks {folder} with {name}, and these runs too")
     except Exception as error:
@@ -42,19 +49,10 @@ def follow(name: str, folder: Path, stop: threading.Event, notify: Callable[[str
         )
 
 
-def _wait_for(ledger: Ledger, stop: threading.Event) -> bool:
-    """Whether it is ours to track; as long as another process does so, it need not be."""
-    while not ledger.take():
-        if stop.wait(LOOK_EVERY_S):
-            return ledger.take()
-    return True
-
-
 def _track(service: Service, folder: Path, ledger: Ledger, stop: threading.Event) -> None:
     try:
         with closing(open_for_reading(folder)) as results:
-            follower = Follower(service, results, ledger)
-            last = False
+            follower, last = Follower(service, results, ledger), False
             while not last:
                 last = stop.is_set()
                 follower.look()
@@ -67,7 +65,7 @@ def _track(service: Service, folder: Path, ledger: Ledger, stop: threading.Event
 
 
 class Follower:
-    """Knows what a service has of every run, and hands on what came since."""
+    """Knows what a service has of every run, and hands on what is new."""
 
     def __init__(self, service: Service, results: sqlite3.Connection, ledger: Ledger) -> None:
         self.service, self.results, self.ledger = service, results, ledger
@@ -94,35 +92,79 @@ class Follower:
         run_id = run.run_id
         if run_id not in self.held:
             self.held[run_id], self.last[run_id] = self.service.begin(tracked), -1
-        rows = self._rows(run)  # read after the status: of a run that has ended, all are there
-        if rows:
-            self.service.log(tracked, rows)
-            self.last[run_id] = rows[-1].round
+        rounds = self._new_rounds(run)  # read after the status: of a run that has ended, all are there
+        if rounds:
+            self.service.log(tracked, rounds)
+            self.last[run_id] = rounds[-1].round
         if run.finished:
             self.service.end(tracked, run.status == "diverged", run.note)
             self.ended.add(run_id)
             del self.held[run_id], self.last[run_id]
 
-    def _rows(self, run: Run) -> list[Row]:
-        """The rounds of a run that were not handed on yet."""
+    def _new_rounds(self, run: Run) -> list[RoundMetrics]:
+        """The rounds that were not handed on yet, with the metrics that were measured and that the service lacks."""
         with snapshot(self.results):
             digests = Digests(self.results)
             table = read_metrics(self.results, digests, run.key, run.run_id)
             own = own_metrics.by_round(read_own(self.results, digests, run.key, run.run_id))
-        last = self.last[run.run_id]
-        measured = [(int(at), map(_known, values)) for at, *values in table.tolist() if at > last]
-        named = [(at, dict(zip(METRICS, values, strict=True)) | own.get(at, {})) for at, values in measured]
-        rows = [Row(at, _new(at, values, self.held[run.run_id])) for at, values in named]
-        return [row for row in rows if row.metrics]
+        held, rounds = self.held[run.run_id], []
+        for at, *values in table.tolist():
+            named = dict(zip(METRICS, values, strict=True)) | own.get(int(at), {})
+            new = {
+                name: value
+                for name, value in named.items()
+                if value is not None and not math.isnan(value) and at > held.get(name, -1)
+            }
+            if new and at > self.last[run.run_id]:
+                rounds.append(RoundMetrics(int(at), new))
+        return rounds
 
 
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+class Ledger:
+    """The runs that a service has to their end, and the right to give it more, which one process at a time has.
 
+    It is kept in the service's own folder: deleting that starts tracking over. The right is the system's lock on the
+    file, and goes with the process that held it, however that ended.
+    """
 
-def _new(at: int, values: Mapping[str, float | None], held: Held) -> dict[str, float]:
-    """The metrics of a round that were measured and that the service lacks."""
-    return {name: value for name, value in values.items() if value is not None and at > held.get(name, -1)}
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._connection = sqlite3.connect(folder / "fedga.sqlite", timeout=0, isolation_level=None)
+        self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._connection.close()
+
+    def take(self) -> bool:
+        """Whether this process may track now; once it may, it may until the ledger is closed."""
+        try:
+            self._connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            return False
+        self._connection.execute("CREATE TABLE IF NOT EXISTS ended (run_id TEXT PRIMARY KEY)")
+        self._connection.execute("CREATE TABLE IF NOT EXISTS token (value TEXT)")
+        new = (secrets.token_hex(3),)
+        self._connection.execute("INSERT INTO token SELECT ? WHERE NOT EXISTS (SELECT * FROM token)", new)
+        self._connection.execute("COMMIT")
+        return True
+
+    @property
+    def token(self) -> str:
+        """Drawn once for the folder."""
+        return str(self._connection.execute("SELECT value FROM token").fetchone()[0])
+
+    def ended(self) -> set[str]:
+        return {run_id for (run_id,) in self._connection.execute("SELECT run_id FROM ended")}
+
+    def end(self, run_ids: Collection[str]) -> None:
+        """Note that the service has these to their end; those that were noted before may be among them."""
+        with transaction(self._connection):
+            self._connection.executemany("INSERT OR IGNORE INTO ended VALUES (?)", [(run_id,) for run_id in run_ids])
 
 
 def run_names(specs: Sequence[RunSpec]) -> Mapping[str, str]:
@@ -134,7 +176,9 @@ def run_names(specs: Sequence[RunSpec]) -> Mapping[str, str]:
     """
     alike: dict[str, list[RunSpec]] = {}
     for spec in specs:
-        alike.setdefault(_short_name(spec), []).append(spec)
+        alpha = "" if spec.alpha is None else f"α={spec.alpha:g}"
+        words = (Path(spec.dataset).stem, alpha, spec.algorithm, spec.preset, f"seed {spec.seed}")
+        alike.setdefault(" ".join(filter(None, words)), []).append(spec)
     names = {}
     for name, group in alike.items():
         telling: list[str] = []
@@ -142,7 +186,12 @@ def run_names(specs: Sequence[RunSpec]) -> Mapping[str, str]:
             if _distinct(group, [*telling, field]) > _distinct(group, telling):
                 telling.append(field)
         for spec in group:
-            names[spec.run_id] = ", ".join([name, *(f"{field} {_text(getattr(spec, field))}" for field in telling)])
+            values = {field: getattr(spec, field) for field in telling}
+            texts = (
+                f"{field} {f'{value:g}' if isinstance(value, float) else setting_text(value)}"
+                for field, value in values.items()
+            )
+            names[spec.run_id] = ", ".join([name, *texts])
     return names
 
 
@@ -150,11 +199,30 @@ def _distinct(specs: Sequence[RunSpec], fields: Sequence[str]) -> int:
     return len({tuple(getattr(spec, field) for field in fields) for spec in specs})
 
 
-def _short_name(spec: RunSpec) -> str:
-    alpha = [] if spec.alpha is None else [f"α={spec.alpha:g}"]
-    preset = [spec.preset] if spec.preset else []
-    return " ".join([Path(spec.dataset).stem, *alpha, spec.algorithm, *preset, f"seed {spec.seed}"])
+def main() -> None:
+    """``python -m fedga.tracking.follower FOLDER SERVICE...``: until standard input is closed, and once more then.
+
+    That is by the program that trains, or by its death. Every line of standard output is a notice for the user.
+    """
+    folder, *names = sys.argv[1:]
+    notices = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # where libraries print, which are not to be taken for notices
+    lock = threading.Lock()
+
+    def notify(text: str) -> None:
+        with lock, suppress(OSError):  # nobody may be left to read it
+            print(text, file=notices, flush=True)
+
+    stop = threading.Event()
+    # A thread for each: a server that does not answer keeps nothing from the others.
+    threads = [threading.Thread(target=follow, args=(name, Path(folder), stop, notify), name=name) for name in names]
+    for thread in threads:
+        thread.start()
+    sys.stdin.read()
+    stop.set()
+    for thread in threads:
+        thread.join()
 
 
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else setting_text(value)
+if __name__ == "__main__":
+    main()

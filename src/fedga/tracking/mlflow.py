@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from fedga.tracking.service import Held, Row, Service, TrackedRun, setting_text
+from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, setting_text
 
 RUN_ID, FOLDER = "fedga.run_id", "fedga.folder"
-_MOST = 1000  # metrics that a server takes at once
+_MOST_METRICS = 1000  # that a server takes at once
+_MOST_RUNS = 50_000  # that a server returns at once
 
 
 class Tracker(Service):
@@ -29,23 +30,11 @@ class Tracker(Service):
             show = f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {shlex.quote(str(home))}"
             notify(f"{show} shows the curves (where the whole mlflow package is installed)")
         self.client = self.mlflow.MlflowClient(uri or home.as_uri())
-        found = self.client.get_experiment_by_name(self.group)
-        self.experiment = self.client.create_experiment(self.group) if found is None else found.experiment_id
-        self.known = self._known()
+        found = self.client.get_experiment_by_name(self.folder.name)
+        self.experiment = self.client.create_experiment(self.folder.name) if found is None else found.experiment_id
         self.open: dict[str, str] = {}
-
-    def _known(self) -> dict[str, str]:
-        """The runs of this folder that are there; nobody adds to them meanwhile but this process."""
-        known: dict[str, str] = {}
-        page = None
-        while True:
-            runs = self.client.search_runs(
-                [self.experiment], f"tags.`{FOLDER}` = '{self.token}'", max_results=1000, page_token=page
-            )
-            known |= {run.data.tags[RUN_ID]: run.info.run_id for run in runs}
-            page = runs.token
-            if not page:
-                return known
+        runs = self.client.search_runs([self.experiment], f"tags.`{FOLDER}` = '{token}'", max_results=_MOST_RUNS)
+        self.known = {run.data.tags[RUN_ID]: run.info.run_id for run in runs}  # only this process adds to them
 
     def begin(self, run: TrackedRun) -> Held:
         held: dict[str, int] = {}
@@ -58,16 +47,16 @@ class Tracker(Service):
             tags = {**run.tags, RUN_ID: run.run_id, FOLDER: self.token}
             at = self.client.create_run(self.experiment, tags=tags, run_name=run.name).info.run_id
         self.open[run.run_id] = at
-        entities = self.mlflow.entities
-        settings = [entities.Param(name, setting_text(value)) for name, value in run.config.items()]
+        param = self.mlflow.entities.Param
+        settings = [param(name, setting_text(value)) for name, value in run.config.items()]
         self.client.log_batch(at, params=settings)
         return held
 
-    def log(self, run: TrackedRun, rows: Sequence[Row]) -> None:
+    def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
         now, metric = int(time.time() * 1000), self.mlflow.entities.Metric
-        values = [metric(name, value, now, row.round) for row in rows for name, value in row.metrics.items()]
-        for start in range(0, len(values), _MOST):
-            self.client.log_batch(self.open[run.run_id], metrics=values[start : start + _MOST])
+        values = [metric(name, value, now, row.round) for row in rounds for name, value in row.metrics.items()]
+        for start in range(0, len(values), _MOST_METRICS):
+            self.client.log_batch(self.open[run.run_id], metrics=values[start : start + _MOST_METRICS])
 
     def end(self, run: TrackedRun, diverged: bool, note: str) -> None:
         at = self.open.pop(run.run_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from fedga.spec.settings import RunSpec
 Held = Mapping[str, int]  # of each metric, the last round that a service has already
 
 
-class Row(NamedTuple):
+class RoundMetrics(NamedTuple):
     """What was measured after one round; only metrics that have a value."""
 
     round: int
@@ -24,7 +23,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as people meet it in a service."""
+    """A run as people see it in a service."""
 
     spec: RunSpec
     name: str
@@ -49,24 +48,19 @@ class TrackedRun:
 class Service(ABC):
     """One service, in one process and one thread. Whatever it raises ends tracking with it, and nothing else.
 
-    ``folder`` is the results folder. ``token`` tells it from others of the same name: a service on a server may hold
-    runs of a folder that was deleted and trained anew.
+    ``folder`` is the results folder; its name groups the runs. ``token`` tells it from others of the same name: a
+    service on a server may hold runs of a folder that was deleted and trained again.
     """
 
     def __init__(self, folder: Path, token: str, notify: Callable[[str], None]) -> None:
         self.folder, self.token, self.notify = folder.absolute(), token, notify
 
-    @property
-    def group(self) -> str:
-        """The name under which the service keeps the runs of this folder together."""
-        return self.folder.name
-
     @abstractmethod
     def begin(self, run: TrackedRun) -> Held:
-        """Open the run, or open it again; says what is there already, which will not be logged again."""
+        """Open the run, or open it again; returns what the service has, which will not be logged again."""
 
     @abstractmethod
-    def log(self, run: TrackedRun, rows: Sequence[Row]) -> None:
+    def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
         """Rounds that follow those it has."""
 
     @abstractmethod
@@ -75,13 +69,7 @@ class Service(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave; runs that are open still were interrupted."""
-
-
-def make_service(name: str, folder: Path, token: str, notify: Callable[[str], None]) -> Service:
-    """The service of that name; its package is imported here and not before."""
-    service: Service = importlib.import_module(f"fedga.tracking.{name}").Tracker(folder, token, notify)
-    return service
+        """Leave; runs that are still open were interrupted."""
 
 
 def setting_text(value: Any) -> str:
@@ -92,6 +80,4 @@ def setting_text(value: Any) -> str:
     """
     if isinstance(value, dict):
         return setting_text(":".join(f"{name}={setting_text(option)}" for name, option in value.items()))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value in (None, "") else str(value)
+    return "none" if value in (None, "") else str(value).lower() if isinstance(value, bool) else str(value)

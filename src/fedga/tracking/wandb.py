@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedga.tracking.service import Held, Row, Service, TrackedRun
+from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun
 
 _KILLED = 255  # the exit code by which wandb tells an interrupted run from a failed one
 
@@ -33,8 +33,18 @@ class Tracker(Service):
             self.mode = "offline"
             files = f"{shlex.quote(str(self.home))}/offline-run-*"
             notify(f"wandb is not logged in: after wandb login, wandb sync {files} uploads the runs")
+        # Without what describes the machine and the program: hundreds of runs share one process, which is not theirs.
+        self.settings = self.wandb.Settings(
+            console="off",
+            disable_git=True,
+            save_code=False,
+            stop_fn=lambda: None,  # stopping one of many runs on the web page must not end them all
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
+        )
         self.open: dict[str, Any] = {}
-        self.told = False
+        self.notified = False
 
     def begin(self, run: TrackedRun) -> Held:
         name = f"{run.run_id}-{self.token}"
@@ -49,33 +59,21 @@ class Tracker(Service):
             mode=self.mode,
             dir=self.folder,
             project=os.environ.get("WANDB_PROJECT") or "fedga",
-            group=self.group,
+            group=self.folder.name,
             name=run.name[:128],
             tags=[tag[:64] for tag in run.tags.values()],
             config=run.config,
-            settings=self._settings(),
+            settings=self.settings,
         )
-        if self.mode == "online" and not self.told:
+        if self.mode == "online" and not self.notified:
             self.notify(f"{opened.project_url} shows the curves")
-            self.told = True
+            self.notified = True
         self.open[run.run_id] = opened
         return {}  # W&B counts whole rounds, of whatever metrics: `log` leaves out those it has
 
-    def _settings(self) -> Any:
-        """Runs without what describes the machine and the program: hundreds share one process, which is not theirs."""
-        return self.wandb.Settings(
-            console="off",
-            disable_git=True,
-            save_code=False,
-            stop_fn=lambda: None,  # stopping one of many runs on the web page must not end them all
-            x_disable_meta=True,
-            x_disable_stats=True,
-            x_save_requirements=False,
-        )
-
-    def log(self, run: TrackedRun, rows: Sequence[Row]) -> None:
+    def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
         opened = self.open[run.run_id]
-        for row in rows:
+        for row in rounds:
             if row.round >= opened.starting_step:
                 opened.log(dict(row.metrics), step=row.round, commit=True)
 

@@ -1,22 +1,40 @@
-"""The log of a site: what every local training did to its classes, as rows in ``classes.csv``."""
+"""What every local training did to a site's classes: rows in ``classes.csv``, and a few lines for the site's owner.
+
+A class without a sample to measure it on has no numbers. What the federation changed is shown only where the model
+trained here before was measured on the same samples.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
+import numpy as np
+import torch
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
 from fedga.errors import FedGAError
-from fedga.flower.client.site_lines import Earlier, LocalTraining, Vector, class_lines, plain, wrapped
+from fedga.measures.asymmetry import class_kinds, forgetting
 
 FILE = "classes.csv"
+WIDTH = 100  # columns of a line
+_MOST_CLASSES = 7  # in the table; of more, one fewer and a line that says so
+_SITE, _NAME = 30, 20  # columns for names
+_BAR = 10
+
+Vector = Sequence[float] | np.ndarray | Tensor  # one value per class
 
 
 @dataclass(frozen=True)
-class Row:
+class ClassRow:
     """One class after one local training; recalls are NaN if the class was not measured.
 
     With nothing held out (``held_out_samples`` 0), recalls are those on the training samples.
@@ -25,21 +43,33 @@ class Row:
     run: str
     round: int
     name: str
-    kind: str
+    kind: str  # frequent, rare or missing
     training_samples: int
     held_out_samples: int
-    before: float
-    after: float
+    before: float  # recall of the received model
+    after: float  # recall of the model trained here
+
+    @property
+    def measured(self) -> bool:
+        return math.isfinite(self.before) and math.isfinite(self.after)
 
 
-_HEADER = ["class" if field.name == "name" else field.name for field in fields(Row)]
+_HEADER = ["class" if field.name == "name" else field.name for field in fields(ClassRow)]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The model that the site trained in an earlier round: its recall of classes with the same samples as now."""
+
+    round: int
+    recall: Mapping[str, float]
 
 
 class SiteLog:
     """``classes.csv`` in a folder of the site's own, one row per class and local training.
 
     Rows are only ever added, all of a round at once. A process that is killed on the way leaves a torn last line, which
-    readers pass over and the next writer removes.
+    readers skip and the next writer removes.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -62,37 +92,42 @@ class SiteLog:
         looked_at: Vector,
         held_out: bool = True,
     ) -> list[str]:
-        """Add the rows of a round, given as for :class:`LocalTraining`, and return the lines for a log.
+        """Add the rows of a round and return the lines for its owner.
 
-        Training never fails for the sake of its log: where the file cannot be read or written, the last line says so.
+        ``class_counts`` are training samples; ``before`` and ``after`` the recalls of the received and the trained
+        model on ``looked_at`` samples, which with ``held_out=False`` are the training samples themselves. Training
+        never fails because of its log: where the file cannot be read or written, the last line says so.
         """
-        local = LocalTraining(
-            run=run,
-            site=site,
-            round_number=round_number,
-            class_names=class_names,
-            class_counts=class_counts,
-            before=before,
-            after=after,
-            looked_at=looked_at,
-            held_out=held_out,
-        )
-        earlier, trouble = None, ""
-        try:
-            earlier = _earlier(read(self.folder), local)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _append(self.path, _rows(local))
-        except OSError as error:
-            reason = error.strerror or error
-            trouble = (
-                f"this is not in {self.path}, which cannot be written ({reason}): make room, or allow writing there"
+        vectors = {"class_counts": class_counts, "before": before, "after": after, "looked_at": looked_at}
+        counts, received, trained, seen = (_array(name, each, len(class_names)) for name, each in vectors.items())
+        measured = (seen > 0) & np.isfinite(received) & np.isfinite(trained)
+        kinds = torch.stack(class_kinds(torch.tensor(counts))).int().argmax(0).tolist()
+        rows = [
+            ClassRow(
+                run=plain(run),
+                round=round_number,
+                name=plain(name),
+                kind=("frequent", "rare", "missing")[kinds[place]],
+                training_samples=int(counts[place]),
+                held_out_samples=int(seen[place]) if held_out else 0,
+                before=float(received[place]) if measured[place] else math.nan,
+                after=float(trained[place]) if measured[place] else math.nan,
             )
+            for place, name in enumerate(class_names)
+        ]
+        earlier, trouble = None, []
+        try:
+            earlier = _earlier(read(self.folder), rows)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _append(self.path, rows)
+        except OSError as error:
+            trouble = [f"this is not in {self.path}, which cannot be written ({error.strerror or error}): make room"]
         except FedGAError as error:
-            trouble = f"this is not in the site's log: {error}"
-        return class_lines(local, earlier) + wrapped(trouble)
+            trouble = [f"this is not in the site's log: {error}"]
+        return class_lines(site, rows, int(seen[measured].sum()), earlier) + trouble
 
 
-def read(folder: str | Path) -> list[Row]:
+def read(folder: str | Path) -> list[ClassRow]:
     """The rows of a site's log, oldest first; none if there is no log yet."""
     path = Path(folder).expanduser() / FILE
     try:
@@ -111,44 +146,36 @@ def read(folder: str | Path) -> list[Row]:
     return [_row(path, place, cells) for place, cells in enumerate(lines[1:], 2) if cells]
 
 
-def _row(path: Path, place: int, cells: Sequence[str]) -> Row:
+def _row(path: Path, place: int, cells: Sequence[str]) -> ClassRow:
     try:
         run, number, name, kind, training, held_out, before, after = cells
         recalls = [float(text) if text else math.nan for text in (before, after)]
-        return Row(run, int(number), name, kind, int(training), int(held_out), *recalls)
+        return ClassRow(run, int(number), name, kind, int(training), int(held_out), *recalls)
     except ValueError as error:
-        raise FedGAError(f"line {place} of {path} is no row of a site's log: remove the line") from error
+        raise FedGAError(f"line {place} of {path} is not a row of a site's log: remove the line") from error
 
 
-def _rows(local: LocalTraining) -> Iterable[Row]:
-    for place, name in enumerate(local.names):
-        yield Row(
-            run=plain(local.run),
-            round=local.round_number,
-            name=name,
-            kind=local.kinds[place],
-            training_samples=int(local.training[place]),
-            held_out_samples=int(local.kept_apart[place]),
-            before=float(local.received[place]),
-            after=float(local.trained[place]),
-        )
+def _array(name: str, values: Vector, classes: int) -> np.ndarray:
+    array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
+    if array.shape != (classes,):
+        raise FedGAError(f"{name} has shape {list(array.shape)} for {classes} classes: give one value per class")
+    return array
 
 
-def _append(path: Path, rows: Iterable[Row]) -> None:
+def _append(path: Path, rows: Iterable[ClassRow]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     with path.open("a+b", buffering=0) as file:
-        end, torn = _end_of_whole_lines(file)
+        file.seek(0)
+        end = file.read().rfind(b"\n") + 1
         if not end:
             writer.writerow(_HEADER)
         for row in rows:
-            recalls = ["" if math.isnan(value) else f"{value:.6g}" for value in (row.before, row.after)]
-            counts = (row.training_samples, row.held_out_samples)
-            writer.writerow([row.run, row.round, row.name, row.kind, *counts, *recalls])
+            *values, before, after = astuple(row)
+            writer.writerow([*values, *("" if math.isnan(recall) else f"{recall:.6g}" for recall in (before, after))])
         data = text.getvalue().encode()
         try:
-            if torn:
-                file.truncate(end)
+            file.truncate(end)  # of a torn last line
             while data:
                 data = data[file.write(data) :]
         except OSError:
@@ -156,29 +183,91 @@ def _append(path: Path, rows: Iterable[Row]) -> None:
             raise
 
 
-def _end_of_whole_lines(file: io.FileIO) -> tuple[int, bool]:
-    """Where the last whole line ends, and whether a torn one follows."""
-    file.seek(0)
-    content = file.read()
-    end = content.rfind(b"\n") + 1
-    return end, end < len(content)
-
-
-def _earlier(rows: Sequence[Row], local: LocalTraining) -> Earlier | None:
+def _earlier(rows: Sequence[ClassRow], now: Sequence[ClassRow]) -> Earlier | None:
     """The latest round of this run before this one, of the classes that have as many samples as then."""
-    now = {row.name: row for row in _rows(local)}
-    rows = [row for row in rows if row.run == plain(local.run) and row.round < local.round_number]
-    if not rows:
+    before = [row for row in rows if row.run == now[0].run and row.round < now[0].round]
+    if not before:
         return None
-    latest = max(row.round for row in rows)
-    same = {row.name: row.after for row in rows if row.round == latest and _same_samples(row, now.get(row.name))}
-    return Earlier(latest, [same.get(name, math.nan) for name in local.names])
+    latest = max(row.round for row in before)
+    same = {(row.name, row.training_samples, row.held_out_samples) for row in now}
+    recall = {
+        row.name: row.after
+        for row in before
+        if row.round == latest and (row.name, row.training_samples, row.held_out_samples) in same
+    }
+    return Earlier(latest, recall)
 
 
-def _same_samples(row: Row, other: Row | None) -> bool:
-    if other is None:
-        return False
-    return (row.training_samples, row.held_out_samples) == (other.training_samples, other.held_out_samples)
+def class_lines(site: str, rows: Sequence[ClassRow], samples: int, earlier: Earlier | None = None) -> list[str]:
+    """At most 12 lines, 100 columns wide, on one local training; recalls were measured on so many ``samples``."""
+    headline = f"site {_cut(plain(site), _SITE)}, round {rows[0].round}: "
+    if not any(row.measured for row in rows):
+        return [headline + "no samples to compare the received model with the one trained here"]
+    held_out = any(row.held_out_samples for row in rows)
+    known = earlier.recall if earlier else {}
+    changes = [f"local training: {_points(rows, [row.after for row in rows], [row.before for row in rows])}"]
+    if any(row.measured and math.isfinite(known.get(row.name, math.nan)) for row in rows):
+        changes.insert(0, f"the federation: {_points(rows, [row.before for row in rows], _recalls(rows, known))}")
+    else:
+        earlier = None
+    shown = _shown(rows)
+    lines = [headline + f"recall on {samples:,} {'held-out' if held_out else 'training'} samples", *changes]
+    if len(shown) < len(rows):
+        lines.append(f"{len(rows) - len(shown):,} classes left out; shown: the rarest, and those that moved most")
+    return [_cut(line) for line in lines] + _table(shown, earlier)
 
 
-# --- lines ----------------------------------------------------------------------------------------
+def _shown(rows: Sequence[ClassRow]) -> list[ClassRow]:
+    """The classes of the table in their own order: of many the rarest and, as many, those that moved most."""
+    if len(rows) <= _MOST_CLASSES:
+        return list(rows)
+    rarest = sorted(rows, key=lambda row: (not row.measured, row.training_samples))[: (_MOST_CLASSES - 1) // 2]
+    others = [row for row in rows if row not in rarest]
+    others.sort(key=lambda row: (-abs(row.after - row.before) if row.measured else 1.0, row.training_samples))
+    return [row for row in rows if row in [*rarest, *others[: _MOST_CLASSES - 1 - len(rarest)]]]
+
+
+def _recalls(rows: Sequence[ClassRow], known: Mapping[str, float]) -> list[float]:
+    return [known.get(row.name, math.nan) for row in rows]
+
+
+def _points(rows: Sequence[ClassRow], now: Sequence[float], then: Sequence[float]) -> str:
+    """The mean change in whole percentage points, by kind of class, for the kinds that are measured."""
+    counts = torch.tensor([row.training_samples for row in rows])
+    lost = forgetting(torch.tensor(then), torch.tensor(now), counts)
+    changes = {kind: -100 * getattr(lost, kind).item() for kind in ("frequent", "rare", "missing")}
+    parts = [f"{kind} {round(change):+d}" for kind, change in changes.items() if math.isfinite(change)]
+    return f"{', '.join(parts)} points"
+
+
+def _table(rows: Sequence[ClassRow], earlier: Earlier | None) -> list[str]:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    then = [f"round {earlier.round}"] if earlier else []
+    for name in ("class", "kind", "training", "held out", *then, "received", "trained here"):
+        table.add_column(name, no_wrap=True, justify="right" if name in ("training", "held out", *then) else "left")
+    for row in rows:
+        figures = [_percent(earlier.recall.get(row.name, math.nan))] if earlier else []
+        figures += [_bar(row.before), _bar(row.after)] if row.measured else ["not measured"]
+        counts = (f"{row.training_samples:,}", f"{row.held_out_samples:,}")
+        table.add_row(Text(_cut(row.name, _NAME)), row.kind, *counts, *figures)
+    out = io.StringIO()
+    Console(file=out, width=WIDTH - 2, color_system=None, legacy_windows=False).print(table)
+    return [f"  {line.rstrip()}" for line in out.getvalue().splitlines()]
+
+
+def _bar(recall: float) -> str:
+    filled = min(max(round(recall * _BAR), 0), _BAR)
+    return f"{_percent(recall)} {'█' * filled}{'░' * (_BAR - filled)}"
+
+
+def _percent(recall: float) -> str:
+    return "" if math.isnan(recall) else f"{100 * recall:3.0f}%"
+
+
+def plain(text: str) -> str:
+    """On one line, without characters that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(text)).strip()
+
+
+def _cut(text: str, width: int = WIDTH) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"

@@ -2,7 +2,7 @@
 
 ``home`` is a folder of the caller's for one federation: Flower keeps its settings there (``FLWR_HOME``), and one
 process at a time works with it. Ctrl-C and every other exception end the children on their way out; if this very
-process is killed, a guard that outlives it does (``guard.py``), and ``family`` waits for what is left of a former one.
+process is killed, a guard that outlives it does (``guard.py``), and the next ``process_group`` waits for what is left.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Processes that end together; see ``family``."""
+    """Processes that end together; see ``process_group``."""
 
     home: Path
     mark: str
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
-        """The environment of every member: ours, without telemetry, update checks and installations."""
+        """The environment of every process: ours, without telemetry, update checks and installations."""
         # Left alone, Ray joins whatever cluster was last started here; one that is to be joined is named.
         inherited = {"RAY_ADDRESS": "local", **os.environ}
         own = {**_QUIET, **child_env(), "FLWR_HOME": str(self.home), guard.VARIABLE: self.mark}
@@ -54,18 +54,17 @@ class ProcessGroup:
         return inherited | own
 
     def start(self, program: str, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
-        """Start one of Flower's programs, or a full path; what it says goes to ``log``, or to ``stdout`` to be read.
+        """Start one of Flower's programs, or a full path; what it prints goes to ``log``, or to ``stdout`` to be read.
 
         It has a session of its own: Ctrl-C in the terminal reaches us and not it.
         """
-        command = [program if os.path.isabs(program) else str(_programs() / program), *arguments]
         with contextlib.ExitStack() as stack:
             out: int | IO[bytes] = subprocess.PIPE
             if log is not None:
                 log.parent.mkdir(parents=True, exist_ok=True)
                 out = stack.enter_context(open(log, "ab"))
             process = subprocess.Popen(
-                command,
+                [str(_programs() / program), *arguments],  # a full path stays what it is
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -78,66 +77,47 @@ class ProcessGroup:
         self.started.append(process)
         return process
 
-    def bury(self) -> None:
-        """Take note that all members have ended."""
-        for process in self.started:
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-
 
 @contextlib.contextmanager
-def family(home: Path) -> Iterator[ProcessGroup]:
+def process_group(home: Path) -> Iterator[ProcessGroup]:
     """Processes with this home that all end with the block, or with this process, however it ends.
 
     A home in which another process works is refused. What a killed one left behind is ended first.
     """
     if os.name != "posix":
         raise FedGAError("running on Flower needs Linux or macOS: use one of them, or WSL on Windows")
+    import fcntl
+
     home = home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     of_home = hashlib.sha256(str(home).encode()).hexdigest()[:16]
-    mark = f"{of_home}.{secrets.token_hex(8)}"
-    with _alone_in(home):
-        guard.end(f"{of_home}.")
-        watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, mark],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        members = ProcessGroup(home, mark)
-        try:
-            yield members
-        finally:
-            _dismiss(watcher)
-            members.bury()
-
-
-def _dismiss(watcher: subprocess.Popen[bytes]) -> None:
-    """Closing its pipe is the word: it ends the family, as it would if we were dead, and then itself."""
-    assert watcher.stdin is not None
-    watcher.stdin.close()
-    while True:
-        try:
-            watcher.wait()
-            return
-        except KeyboardInterrupt:  # once more: the few seconds are needed
-            continue
-
-
-@contextlib.contextmanager
-def _alone_in(home: Path) -> Iterator[None]:
-    import fcntl
-
+    group = ProcessGroup(home, f"{of_home}.{secrets.token_hex(8)}")
     with open(home / "lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise FedGAError(f"another process works in {home}: wait until it has ended, or stop it") from None
-        yield
+        guard.end(f"{of_home}.")
+        watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, group.mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield group
+        finally:
+            assert watcher.stdin is not None
+            watcher.stdin.close()  # at which it ends the group, as it would if we were dead, and then itself
+            while watcher.returncode is None:
+                with contextlib.suppress(KeyboardInterrupt):  # once more: the few seconds are needed
+                    watcher.wait()
+            for process in group.started:
+                process.wait()
+                if process.stdout is not None:
+                    process.stdout.close()
 
 
 def _programs() -> Path:

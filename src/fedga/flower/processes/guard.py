@@ -1,9 +1,9 @@
-"""Ends a family of processes: when told to, and when whoever started them is killed.
+"""Ends a group of processes: when told to, and when whoever started them is killed.
 
-Flower's programs start others in sessions of their own, and Ray starts more, so neither a process group nor a list of
-children holds them all. What they share is their environment: every process of a family carries the family's mark in
-``FEDGA_FAMILY``. Run as a program (with nothing but the standard library, so that it is there at once), this module
-waits until its parent has closed the pipe to it or is gone, and then ends every process with that mark.
+Flower's programs start others in sessions of their own, and Ray starts more, so neither a process group of the system
+nor a list of children holds them all. What they share is their environment: each carries the group's mark in
+``FEDGA_GROUP``. Run as a program (with nothing but the standard library, so that it starts at once), this module waits
+until its parent has closed the pipe to it or is gone, and then ends every process with that mark.
 """
 
 from __future__ import annotations
@@ -17,43 +17,36 @@ import sys
 import time
 from pathlib import Path
 
-VARIABLE = "FEDGA_FAMILY"
+VARIABLE = "FEDGA_GROUP"
 _PATIENCE_S = 4.0  # between asking to end and ending
-_LOOK_EVERY_S = 0.05
+_CHECK_EVERY_S = 0.05
 
 
 def members(mark: str) -> set[int]:
     """The running processes whose mark begins so, and their descendants, some of which overwrite their environment."""
     marked, parents = _of_proc(mark) if Path("/proc/self/environ").exists() else _of_ps(mark)
-    found = marked
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found = found | more
-    return found - {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in marked} - marked:
+        marked |= more
+    return marked - {os.getpid()}
 
 
 def end(mark: str) -> None:
-    """Ask every process with this mark to end, wait a little, and end those that are left."""
-    _send(members(mark), signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE_S
-    while (left := members(mark)) and time.monotonic() < deadline:
-        time.sleep(_LOOK_EVERY_S)
-    while left:
-        _send(left, signal.SIGKILL)
-        time.sleep(_LOOK_EVERY_S)
-        left = members(mark)
-
-
-def _send(pids: set[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+    """Ask every process with this mark to end, wait a little, and kill those that are left."""
+    deadline, number = time.monotonic() + _PATIENCE_S, signal.SIGTERM
+    asked: set[int] = set()
+    while left := members(mark):
+        if time.monotonic() >= deadline:
+            asked, number = set(), signal.SIGKILL
+        for pid in left - asked:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        asked |= left
+        time.sleep(_CHECK_EVERY_S)
 
 
 def _of_proc(mark: str) -> tuple[set[int], dict[int, int]]:
     wanted, marked, parents = f"{VARIABLE}={mark}".encode(), set(), {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state in "ZX":  # ended, and only not yet noticed by its parent

@@ -3,8 +3,7 @@
 A run takes two steps. ``superlink`` starts the server on a free port of this machine and ends it, with all it started,
 when the block ends; ``SuperLink.run`` submits an app to it and follows the run to its end::
 
-    arguments = ["--insecure", "--simulation"]
-    with superlink(home, arguments, log=home / "superlink.log") as link:
+    with superlink(home, ["--insecure", "--simulation"], log=home / "superlink.log") as link:
         outcome = link.run(app, settings={"rounds": 3}, federation={"num-supernodes": 10}, on_line=print)
     if not outcome.completed:
         ...  # outcome.status, outcome.details
@@ -14,12 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import ssl
 import subprocess
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +24,8 @@ from pathlib import Path
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.flower.processes.group import LOOPBACK, ProcessGroup, family, free_port
-from fedga.flower.processes.words import Value, as_toml, as_words, last_words, plain, tail
+from fedga.flower.processes.group import LOOPBACK, ProcessGroup, free_port, process_group
+from fedga.flower.processes.words import Value, as_toml, last_words, plain, tail
 
 CONNECTION = "fedga"  # the name of our server in Flower's own settings
 _START_WITHIN_S = 90.0
@@ -36,7 +33,7 @@ _STARTED = re.compile(r"Successfully started run (\d+)")
 _LOG_BEGINS = "Starting logstream for run_id"  # with which `flwr run --stream` and `flwr log` end their own remarks
 _OF_FLWR = re.compile(r"\s*(?:[╭│╰]|Error: )")  # how they say that a stream has broken off
 _LINES_KEPT = 200
-_TAKE_UP_AFTER_S = 1.0
+_RESUME_AFTER_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,54 +55,49 @@ class _RunLog:
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
         self._passed_on = 0
-        self._place: int | None = None  # in the stream that runs; None before its first line
-        self._first = True
-        self._last: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._place: int | None = None  # in the current stream; None before its first line
+        self._first_stream = True
+        self.last: deque[str] = deque(maxlen=_LINES_KEPT)
+        self.run_id: int | None = None
 
-    def take(self, line: str) -> None:
-        """A line of a command that streams the log; what it says beforehand is passed on the first time only."""
+    def feed(self, line: str) -> None:
+        """A line of a command that streams the log; what it prints beforehand is passed on the first time only."""
         if self._place is None:
+            if found := _STARTED.search(line):
+                self.run_id = int(found[1])
             if _LOG_BEGINS in line:
                 self._place = 0
-            if self._first:
-                self._on_line(line)
-            return
-        self._place += 1
-        if self._place > self._passed_on:
-            self._passed_on = self._place
-            self._last.append(line)
+            fresh = self._first_stream
+        else:
+            self._place += 1
+            fresh = self._place > self._passed_on
+            self._passed_on = max(self._passed_on, self._place)
+        if fresh:
+            self.last.append(line)
             self._on_line(line)
 
-    def ended(self, code: int) -> None:
-        """The command has ended; if it failed, its last words are no lines of the log."""
-        while code and self._last and _OF_FLWR.match(self._last[-1]):
-            self._last.pop()
+    def end(self, code: int) -> None:
+        """The command has ended; if it failed, its last words are not lines of the log."""
+        while code and self._place and self.last and _OF_FLWR.match(self.last[-1]):
+            self.last.pop()
             self._passed_on -= 1
-        self._place, self._first = None, False
+        self._place, self._first_stream = None, False
 
 
 @dataclass(frozen=True)
 class SuperLink:
     """A running SuperLink of ours; see ``superlink``."""
 
-    family: ProcessGroup
+    group: ProcessGroup
     process: subprocess.Popen[str]
     address: str  # host:port, on this machine
     log: Path
-
-    def flwr(self, *arguments: str) -> str:
-        """What a command of Flower's says, asked of this SuperLink: ``flwr("supernode", "list")``."""
-        process = self.family.start("flwr", *arguments, CONNECTION)
-        said, _ = process.communicate()
-        if process.returncode:
-            raise FedGAError(f"flwr {' '.join(arguments[:2])} failed: {self._reason(said)}")
-        return plain(said)
 
     def run(
         self,
         app: Path,
         settings: Mapping[str, Value] | None = None,
-        federation: Mapping[str, Value] | None = None,
+        federation: Mapping[str, float] | None = None,
         on_line: Callable[[str], None] = lambda line: None,
     ) -> Outcome:
         """Submit the Flower app in a folder and wait until its run has ended; every line it logs goes to ``on_line``.
@@ -116,123 +108,93 @@ class SuperLink:
         """
         arguments = ["run", str(app), CONNECTION, "--stream"]
         if settings:
-            overrides = write_whole(self.family.home / "settings.toml", as_toml(settings))
+            overrides = write_whole(self.group.home / "settings.toml", as_toml(settings))
             arguments += ["--run-config", str(overrides)]
         if federation:
-            arguments += ["--federation-config", as_words(federation)]
-        said: deque[str] = deque(maxlen=_LINES_KEPT)
-        found: list[int] = []
+            arguments += ["--federation-config", " ".join(f"{name}={value}" for name, value in federation.items())]
         log = _RunLog(on_line)
-
-        def take(line: str) -> None:
-            if not found and (match := _STARTED.search(line)):
-                found.append(int(match[1]))
-            said.append(line)
-            log.take(line)
-
-        log.ended(self._follow(arguments, take))
-        if not found:
-            raise FedGAError(f"Flower did not start the run: {self._reason(os.linesep.join(said))}")
-        return self._until_ended(found[0], log)
-
-    def _until_ended(self, run_id: int, log: _RunLog) -> Outcome:
-        """The stream of log lines may break off before the run ends: then it is taken up where it was."""
-        while not (outcome := self.outcome(run_id)).status.startswith("finished"):
-            log.ended(self._follow(["log", str(run_id), CONNECTION, "--stream"], log.take))
-            time.sleep(_TAKE_UP_AFTER_S)
+        self._stream(arguments, log)
+        if log.run_id is None:
+            raise FedGAError(f"Flower did not start the run: {self._reason(chr(10).join(log.last))}")
+        while not (outcome := self._runs("--run-id", str(log.run_id))[0]).status.startswith("finished"):
+            self._stream(["log", str(log.run_id), CONNECTION, "--stream"], log)  # which broke off before the end
+            time.sleep(_RESUME_AFTER_S)
         return outcome
 
-    def outcome(self, run_id: int) -> Outcome:
-        """How a run stands."""
-        [run] = self._runs("--run-id", str(run_id))
-        return run
-
-    def stop_unfinished(self) -> list[int]:
-        """Stop the runs of a SuperLink that was killed, which its database still takes for running; their numbers."""
-        left = [run.run_id for run in self._runs() if not run.status.startswith("finished")]
-        for run_id in left:
-            self.flwr("stop", str(run_id))
-        return left
-
-    def _runs(self, *arguments: str) -> list[Outcome]:
-        process = self.family.start("flwr", "list", CONNECTION, *arguments, "--format", "json")
-        said, _ = process.communicate()
-        try:
-            runs = json.loads(said[said.index("{") :])["runs"]
-        except (ValueError, KeyError):
-            raise FedGAError(f"Flower does not say how its runs stand: {self._reason(said)}") from None
-        return [Outcome(int(run["run-id"]), run["status"], run.get("status-details", "")) for run in runs]
-
-    def _follow(self, arguments: Sequence[str], on_line: Callable[[str], None]) -> int:
-        process = self.family.start("flwr", *arguments)
+    def _stream(self, arguments: Sequence[str], log: _RunLog) -> None:
+        process = self.group.start("flwr", *arguments)
         assert process.stdout is not None
         with process:
             for line in process.stdout:
-                on_line(plain(line.rstrip("\r\n")))
+                log.feed(plain(line.rstrip("\r\n")))
+        log.end(process.returncode)
         self.check()
-        return process.returncode
+
+    def stop_unfinished(self) -> None:
+        """Stop the runs of a SuperLink that was killed, which its database still takes for running."""
+        for run in self._runs():
+            if not run.status.startswith("finished"):
+                process = self.group.start("flwr", "stop", str(run.run_id), CONNECTION)
+                printed, _ = process.communicate()
+                if process.returncode:
+                    raise FedGAError(f"flwr stop {run.run_id} failed: {self._reason(printed)}")
+
+    def _runs(self, *arguments: str) -> list[Outcome]:
+        printed, _ = self.group.start("flwr", "list", CONNECTION, *arguments, "--format", "json").communicate()
+        try:
+            runs = json.loads(printed[printed.index("{") :])["runs"]
+        except (ValueError, KeyError):
+            raise FedGAError(f"Flower does not list its runs: {self._reason(printed)}") from None
+        return [Outcome(int(run["run-id"]), run["status"], run.get("status-details", "")) for run in runs]
 
     def check(self) -> None:
         """A SuperLink that has died is an error that says where to look."""
         if self.process.poll() is not None:
             raise FedGAError(f"Flower's SuperLink ended by itself: {self._reason('')}")
 
-    def _reason(self, said: str) -> str:
+    def _reason(self, printed: str) -> str:
         """The last words of a program, or of the SuperLink's log."""
-        return last_words(said) or f"{last_words(tail(self.log)) or 'it said nothing'} (all of it: {self.log})"
+        return last_words(printed) or f"{last_words(tail(self.log)) or 'no message'} (full log: {self.log})"
 
 
 @contextlib.contextmanager
-def superlink(
-    home: Path,
-    arguments: Sequence[str],
-    log: Path,
-    ca: Path | None = None,
-) -> Iterator[SuperLink]:
+def superlink(home: Path, arguments: Sequence[str], log: Path, ca: Path | None = None) -> Iterator[SuperLink]:
     """A SuperLink on a free port of 127.0.0.1, ready for runs; it and all it started end with the block.
 
-    ``arguments`` are those of ``flower-superlink`` without host and port. Without ``ca`` it is spoken to in plain
-    text, so ``arguments`` hold ``--insecure``; with the certificate of an authority, over TLS, so ``arguments`` hold
-    the ``--ssl-…`` files, and the server's certificate is made out to 127.0.0.1 among others. ``log`` gets everything
-    the SuperLink and the programs below it say.
+    ``arguments`` are those of ``flower-superlink`` without host and port. Without ``ca`` it is reached in plain text,
+    so ``arguments`` hold ``--insecure``; with the certificate of an authority, over TLS, so ``arguments`` hold the
+    ``--ssl-…`` files, and the server's certificate is made out to 127.0.0.1 among others. ``log`` gets everything the
+    SuperLink and the programs below it print.
     """
-    with family(home) as members:
-        yield start_superlink(members, arguments, log, ca)
+    with process_group(home) as group:
+        yield start_superlink(group, arguments, log, ca)
 
 
-def start_superlink(members: ProcessGroup, arguments: Sequence[str], log: Path, ca: Path | None = None) -> SuperLink:
-    """``superlink`` for a family that has other members, too."""
+def start_superlink(group: ProcessGroup, arguments: Sequence[str], log: Path, ca: Path | None = None) -> SuperLink:
+    """``superlink`` for a group that has other processes, too."""
     for _ in range(3):  # somebody else may take the free port first
         port = free_port()
-        process = members.start("flower-superlink", *arguments, "--host", LOOPBACK, "--port", str(port), log=log)
-        link = SuperLink(members, process, f"{LOOPBACK}:{port}", log)
+        process = group.start("flower-superlink", *arguments, "--host", LOOPBACK, "--port", str(port), log=log)
+        link = SuperLink(group, process, f"{LOOPBACK}:{port}", log)
         if _answers(link, ca):
-            _write_settings(members.home, link.address, ca)
+            safety: dict[str, Value] = {"root-certificates": str(ca.resolve())} if ca else {"insecure": True}
+            connection = as_toml({"address": link.address, **safety})
+            settings = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{connection}'
+            write_whole(group.home / "config.toml", settings)  # by which Flower's commands find our SuperLink
             return link
     link.check()
     raise FedGAError(f"Flower's SuperLink does not answer after {_START_WITHIN_S:.0f} s: its log is {log}")
 
 
 def _answers(link: SuperLink, ca: Path | None) -> bool:
-    """Wait for the SuperLink to say that it is well; False if it ended instead."""
-    context = ssl.create_default_context(cafile=str(ca)) if ca else None
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if context is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=context))
-    opener = urllib.request.build_opener(*handlers)
-    deadline = time.monotonic() + _START_WITHIN_S
-    while link.process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            opener.open(f"{'https' if ca else 'http'}://{link.address}/health", timeout=5).close()
-            return True
-        time.sleep(0.1)
+    """Wait for the SuperLink to answer; False if it ended instead."""
+    import httpx  # comes with Flower
+
+    trusted, deadline = ssl.create_default_context(cafile=str(ca)) if ca else False, time.monotonic() + _START_WITHIN_S
+    with httpx.Client(verify=trusted, trust_env=False, timeout=5.0) as client:
+        while link.process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(f"{'https' if ca else 'http'}://{link.address}/health").is_success:
+                    return True
+            time.sleep(0.1)
     return False
-
-
-def _write_settings(home: Path, address: str, ca: Path | None) -> None:
-    """Flower's own settings file, by which its commands find our SuperLink."""
-    safety: dict[str, Value] = {"root-certificates": str(ca.resolve())} if ca else {"insecure": True}
-    connection = as_toml({"address": address, **safety})
-    write_whole(
-        home / "config.toml", f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{connection}'
-    )

@@ -1,9 +1,8 @@
-"""Text for Flower's programs, and text of theirs: settings as TOML, what they say without a terminal's colours."""
+"""Text for Flower's programs, and text of theirs: settings as TOML, what they print without a terminal's colours."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,23 +21,9 @@ def as_toml(values: Mapping[str, Value]) -> str:
     test = true
     out = "my results"
     """
-    return "".join(f"{key} = {_as_toml_value(value)}\n" for key, value in values.items())
+    import tomli_w  # comes with Flower
 
-
-def as_words(values: Mapping[str, Value]) -> str:
-    """The same for Flower's command line, which finds the end of a text by its quotation mark.
-
-    >>> print(as_words({"clients": 3, "out": 'my "results"'}))
-    clients=3 out="my \\u0022results\\u0022"
-    """
-    return " ".join(f"{key}={_as_toml_value(value)}" for key, value in values.items())
-
-
-def _as_toml_value(value: Value) -> str:
-    if isinstance(value, str):
-        escaped = json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', "\\u0022").replace("\x7f", "\\u007f")
-        return f'"{escaped}"'
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    return tomli_w.dumps(dict(values))
 
 
 def plain(text: str) -> str:

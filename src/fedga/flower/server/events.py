@@ -1,4 +1,4 @@
-"""How a run on Flower tells the command that waits for it how far it is: lines of JSON in a file."""
+"""How a run on Flower reports its progress to the command that waits for it: lines of JSON in a file."""
 
 from __future__ import annotations
 
@@ -20,21 +20,18 @@ class EventWriter:
         self.events, self.stop = events, stop
 
     def observer(self) -> Observer:
-        return Observer(self._started, self._advanced, self._noticed, self.stop.exists)
+        return Observer(self._started, self._advanced, lambda text: self._write(noticed=text), self.stop.exists)
 
-    def _write(self, event: Mapping[str, Any]) -> None:
+    def _write(self, **event: Any) -> None:
         with self.events.open("a", encoding="utf-8") as file:
             file.write(json.dumps(event) + "\n")
 
     def _started(self, specs: Sequence[RunSpec], done: int) -> None:
-        self._write({"started": [spec.run_id for spec in specs], "done": done})
+        self._write(started=[spec.run_id for spec in specs], done=done)
 
     def _advanced(self, specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
-        told = [dataclasses.asdict(dataclasses.replace(result, clients=[])) for result in rounds]
-        self._write({"advanced": [spec.run_id for spec in specs], "rounds": told})
-
-    def _noticed(self, text: str) -> None:
-        self._write({"noticed": text})
+        results = [dataclasses.asdict(dataclasses.replace(result, clients=[])) for result in rounds]
+        self._write(advanced=[spec.run_id for spec in specs], rounds=results)
 
 
 class EventReader:

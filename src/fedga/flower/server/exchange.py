@@ -7,11 +7,10 @@ question that it answers, so that whatever is wrong with it is its sender's.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import httpx
@@ -55,15 +54,6 @@ class _CountedArray(Array):
 inflatable_class_registry[Array.__qualname__] = _CountedArray
 
 
-@contextlib.contextmanager
-def _at_most(length: float) -> Iterator[None]:
-    _CountedArray.left = length
-    try:
-        yield
-    finally:
-        _CountedArray.left = math.inf
-
-
 class Exchange(Grid):
     """Wraps a Grid. ``silent`` nodes did not answer in time; they are asked, but waited for no longer than others.
 
@@ -86,7 +76,8 @@ class Exchange(Grid):
         asked, pause = self._push(messages), FIRST_LOOK_AFTER_S
         while asked:
             replies += self._pull(asked)
-            if not self._awaited(asked) and len(replies) >= self.enough:
+            awaited = {question.metadata.dst_node_id for question in asked.values()} - self.silent
+            if not awaited and len(replies) >= self.enough:
                 passed = now() - began
                 end = min(end, began + passed + max(passed, LEAST_GRACE_S))
             if not asked or now() >= end:
@@ -96,9 +87,6 @@ class Exchange(Grid):
         self.silent |= {question.metadata.dst_node_id for question in asked.values()}
         self._open |= {number: (each, began + each.metadata.ttl) for number, each in asked.items()}
         return replies
-
-    def _awaited(self, asked: Mapping[str, Message]) -> bool:
-        return any(question.metadata.dst_node_id not in self.silent for question in asked.values())
 
     def late(self) -> set[int]:
         """Nodes that have answered meanwhile what nobody waits for any more: they are silent no longer."""
@@ -121,17 +109,14 @@ class Exchange(Grid):
                 continue
             del asked[number]
             replies.append(reply)
-            if is_of_node(reply):
-                self.silent.discard(question.metadata.dst_node_id)
-            else:
-                self.silent.add(question.metadata.dst_node_id)
+            (self.silent.discard if is_of_node(reply) else self.silent.add)(question.metadata.dst_node_id)
         return replies
 
     def _answer(self, number: str, question: Message) -> Message | None:
         """The reply to a question, an error where it cannot be unpacked, None where there is none yet."""
         try:
-            with _at_most(self.most_bytes):
-                found = next(iter(self._grid.pull_messages([number])), None)
+            _CountedArray.left = self.most_bytes
+            found = next(iter(self._grid.pull_messages([number])), None)
         except httpx.TransportError:
             raise  # Flower's server is away: nobody's reply is at fault
         except Exception as error:
@@ -139,6 +124,8 @@ class Exchange(Grid):
                 raise  # Flower's server does not listen to us any more
             # Flower unpacks here what the node has packed, or its server chokes on it: any fault in it is the node's.
             return _fault(question, f"its reply cannot be unpacked: {type(error).__name__}, {error}")
+        finally:
+            _CountedArray.left = math.inf
         if found is None:
             return None
         asked, said = question.metadata, found.metadata
@@ -148,7 +135,12 @@ class Exchange(Grid):
             return Message(found.error, reply_to=question)
         return _fault(question, "its reply says that it is of somebody else")
 
-    # --- as the Grid has it ------------------------------------------------------------------------------------------
+    # --- the rest of Flower's Grid -----------------------------------------------------------------------------------
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        asked = self._push(messages)
+        self._pushed |= asked
+        return list(asked)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Replies to questions that went through `push_messages`."""
@@ -156,11 +148,6 @@ class Exchange(Grid):
         replies = self._pull(asked)
         self._pushed |= asked
         return replies
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        asked = self._push(messages)
-        self._pushed |= asked
-        return list(asked)
 
     def set_run(self, run: Any) -> None:
         self._grid.set_run(run)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -53,7 +54,7 @@ class Identity:
 
     client: int
     form: Form | None = None
-    class_counts: tuple[int, ...] | None = None  # only where its owner wants them told
+    class_counts: tuple[int, ...] | None = None  # only where its owner reports them
 
 
 class Roster:
@@ -119,7 +120,7 @@ class Roster:
 
     def wait(self, grid: Grid, wanted: int, seconds: float, enough: int | None = None) -> None:
         """Until ``wanted`` clients are there, or after so long ``enough`` of them; else an error names the others."""
-        until, enough, told = time.monotonic() + seconds, wanted if enough is None else enough, False
+        until, enough, said = time.monotonic() + seconds, wanted if enough is None else enough, False
         while True:
             # Nodes of a simulation come all at once: asking them one by one as they appear would take longer.
             late = time.monotonic() > until
@@ -127,17 +128,17 @@ class Roster:
                 self.refresh(grid)
             if len(self.nodes) >= wanted:
                 return
-            if late and len(self.nodes) >= enough:
-                self.noticed(f"going on without {self._missing()}")
-                return
-            if late:
+            if late and len(self.nodes) < enough:
                 raise FedGAError(
                     f"{len(self.nodes)} of {wanted} clients came within {seconds:g} seconds, {self._missing()} did "
                     "not: start their nodes, set wait-for-sites to wait longer, or min-sites to begin with fewer"
                 )
-            if not told and self.names:
+            if late:
+                self.noticed(f"going on without {self._missing()}")
+                return
+            if self.names and not said:
                 self.noticed(f"waiting for {self._missing()}")
-                told = True
+                said = True
             time.sleep(LOOK_EVERY_S)
 
     def _missing(self) -> str:
@@ -154,126 +155,99 @@ class Roster:
         self._ask_at |= dict.fromkeys(new, now + ASK_AGAIN_AFTER_S)
 
     def _enter(self, node: int, registered: str, answer: Message) -> None:
-        """Take in a node that says who it is; one that may not take part is told of once, and asked again later."""
+        """Take in a node that says who it is; one that may not take part is mentioned once, and asked again later."""
         called = f"the node of site {registered}" if registered else "a node"
-        if answer.has_error():
-            self._enter_nameless(node, called, wire.reason(answer))
-            return
         try:
-            who = read_introduction(answer, self.num_classes)
+            if answer.has_error():
+                sentence = self._enter_unnamed(node, called, wire.reason(answer))
+            else:
+                sentence = self._enter_named(node, called, registered, answer)
         except FedGAError as error:
-            self._leave_out(node, f"{called} could not say who it is: {error}")
-            return
+            sentence = f"{called} could not say who it is: {error}"
         except Exception as error:  # not foreseen: an introduction that gets through the checks
             reason = f"{type(error).__name__}: {quoted(error, 200)}"
-            self._leave_out(node, f"{called} could not say who it is: its answer cannot be read ({reason})")
-            return
-        client = self._number(who)
+            sentence = f"{called} could not say who it is: its answer cannot be read ({reason})"
+        if sentence and self._said.get(node) != sentence:
+            self._said[node] = sentence
+            self.noticed(sentence)
+
+    def _enter_named(self, node: int, called: str, registered: str, answer: Message) -> str:
+        """Why a node that says who it is may not take part; empty if it may."""
+        site, partition, form, class_counts = read_introduction(answer, self.num_classes)
+        client = partition if partition in range(self.num_clients) else None
+        if self.names:
+            client = self.names.index(site) if site in self.names else None
+        claim = f"{called} says it is {f'site {quoted(site)}' if site is not None else f'client {partition}'}"
         if client is None:
-            self._leave_out(node, f"{called} says it is {who.said}, which is none of this federation's: it is left out")
-        elif registered and registered != who.site:
-            self._leave_out(node, f"{called} says it is {who.said}: it is left out, since its key is not that site's")
-        elif client in self.nodes:
-            self._leave_out(node, f"two nodes say they are {self.name(client)}: the second is left out")
-        elif self.form and who.form and (difference := self.form.difference(who.form)):
-            self._leave_out(node, f"{self.name(client)} has {difference}: it is left out, until it is as the others")
-        else:
-            self._take_in(node, Identity(client, who.form, who.class_counts))
+            return f"{claim}, which is none of this federation's: it is left out"
+        if registered and registered != site:
+            return f"{claim}: it is left out, since its key is not that site's"
+        if client in self.nodes:
+            return f"two nodes say they are {self.name(client)}: the second is left out"
+        if self.form and form and (difference := self.form.difference(form)):
+            return f"{self.name(client)} has {difference}: it is left out, until it is as the others"
+        self._take_in(node, Identity(client, form, class_counts))
+        return ""
+
+    def _enter_unnamed(self, node: int, called: str, reason: str) -> str:
+        """A ClientApp of the user's own that does not introduce itself is numbered as it comes."""
+        if self.names or "No query function" not in reason:
+            return f"{called} could not say who it is: {reason}"
+        if not self.absent:
+            self._ask_at[node] = math.inf  # one more than there are clients
+            return ""
+        first = not self.nodes
+        self._take_in(node, Identity(self.absent[0]))
+        advice = 'add app.query("introduce")(fedga.flower.introduce) to it'
+        missing = "the ClientApp does not say which client a node is, so the same seed will not sample the same clients"
+        return f"{missing} again: {advice}" if first else ""
 
     def _take_in(self, node: int, identity: Identity) -> None:
         self.nodes[identity.client], self.identities[identity.client] = node, identity
         self.entries[identity.client] += 1
 
-    def _leave_out(self, node: int, sentence: str) -> None:
-        if self._said.get(node) != sentence:
-            self.noticed(sentence)
-        self._said[node] = sentence
 
-    def _enter_nameless(self, node: int, called: str, reason: str) -> None:
-        """A ClientApp of the user's own that does not introduce itself is numbered as it comes."""
-        if self.names or "No query function" not in reason:
-            self._leave_out(node, f"{called} could not say who it is: {reason}")
-            return
-        if not self.absent:
-            self._ask_at[node] = math.inf  # one more than there are clients
-            return
-        if len(self.nodes) == 0:
-            self.noticed(
-                "the ClientApp does not say which client a node is, so the same seed will not draw the same clients "
-                'again: add app.query("introduce")(fedga.flower.introduce) to it'
-            )
-        client = self.absent[0]
-        self._take_in(node, Identity(client))
-
-    def _number(self, who: Introduction) -> int | None:
-        if self.names:
-            return self.names.index(who.site) if who.site in self.names else None
-        return who.partition if who.partition is not None and 0 <= who.partition < self.num_clients else None
-
-
-@dataclass(frozen=True)
-class Introduction:
-    """What a node says of itself, as far as it makes sense."""
-
-    site: str | None
-    partition: int | None
-    form: Form | None
-    class_counts: tuple[int, ...] | None
-
-    @property
-    def said(self) -> str:
-        """Who it says it is."""
-        if self.site is not None:
-            return f"site {quoted(self.site)}"
-        return f"client {'of no number' if self.partition is None else self.partition}"
-
-
-def read_introduction(answer: Message, num_classes: int) -> Introduction:
-    """An answer to "who are you"; ``num_classes`` is 0 where nobody has agreed on any."""
+def read_introduction(
+    answer: Message, num_classes: int
+) -> tuple[str | None, int | None, Form | None, tuple[int, ...] | None]:
+    """Site, partition, form and class counts in an answer to "who are you", as far as it says them."""
     if not answer.has_content():
         raise FedGAError("its answer is empty")
     extra = [name for name in answer.content if name != wire.IDENTITY]
     if extra:
         raise FedGAError(f"its answer holds {quoted(extra[0])}, which nobody asked for: use the same version of fedga")
     who = answer.content.config_records.get(wire.IDENTITY, ConfigRecord())
-    site, partition = who.get("site"), who.get("partition-id")
-    if site is not None and not isinstance(site, str):
-        raise FedGAError(f"its site is {quoted(site)}, where a name belongs")
-    if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int)):
-        raise FedGAError(f"its partition-id is {quoted(partition)}, where a whole number belongs")
-    return Introduction(site, partition, _form(who), _class_counts(who, num_classes))
+
+    def read(name: str, wanted: str, is_good: Callable[[Any], bool]) -> Any:
+        value = who.get(name)
+        if value is not None and not is_good(value):
+            raise FedGAError(f"its {name} is {quoted(value)}, where {wanted} belongs")
+        return tuple(value) if isinstance(value, list) else value
+
+    site = read("site", "a name", lambda value: isinstance(value, str))
+    partition = read("partition-id", "a whole number", _is_whole)
+    shape = read("input-shape", "a list of whole numbers, one per axis,", _is_shape)
+    pictures = read("pictures", "true or false", lambda value: isinstance(value, bool))
+    columns = read("columns", "a digest", lambda value: isinstance(value, str) and len(value) <= LONGEST_DIGEST)
+    counts = read(
+        "class-counts",
+        f"a list of {num_classes} numbers of samples",
+        lambda value: _are_whole(value, 0, MOST_SAMPLES) and len(value) == num_classes,
+    )
+    form = Form(shape, pictures is not False, columns or "") if shape else None
+    return site, partition, form, counts
 
 
-def _form(who: ConfigRecord) -> Form | None:
-    shape = _whole_numbers(who, "input-shape")
-    if shape is None:
-        return None
-    if not 1 <= len(shape) <= MOST_AXES or min(shape) < 1 or math.prod(shape) > LARGEST_SAMPLE:
-        raise FedGAError(f"its samples have shape {quoted(shape)}, where a length along each axis belongs")
-    pictures, columns = who.get("pictures", True), who.get("columns", "")
-    if not isinstance(pictures, bool):
-        raise FedGAError(f"its pictures is {quoted(pictures)}, where true or false belongs")
-    if not isinstance(columns, str) or len(columns) > LONGEST_DIGEST:
-        raise FedGAError(f"its columns is {quoted(columns)}, where a digest belongs")
-    return Form(shape, pictures, columns)
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _class_counts(who: ConfigRecord, num_classes: int) -> tuple[int, ...] | None:
-    counts = _whole_numbers(who, "class-counts")
-    if counts is None:
-        return None
-    if len(counts) != num_classes or not all(0 <= count <= MOST_SAMPLES for count in counts):
-        raise FedGAError(f"its class-counts are {quoted(counts)}, where {num_classes} numbers of samples belong")
-    return counts
+def _are_whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, list) and all(_is_whole(one) and least <= one <= most for one in value)
 
 
-def _whole_numbers(who: ConfigRecord, name: str) -> tuple[int, ...] | None:
-    value = who.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
-        raise FedGAError(f"its {name} is {quoted(value)}, where a list of whole numbers belongs")
-    return tuple(int(one) for one in value)
+def _is_shape(value: Any) -> bool:
+    return _are_whole(value, 1, LARGEST_SAMPLE) and 1 <= len(value) <= MOST_AXES and math.prod(value) <= LARGEST_SAMPLE
 
 
 def _written(shape: tuple[int, ...]) -> str:

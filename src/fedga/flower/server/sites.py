@@ -58,9 +58,8 @@ class Sites:
         fitting_model(spec.model, shape, classes, norm=spec.norm)
         model = build_model(spec.model, shape, classes, norm=spec.norm, seed=spec.seed)
         algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
-        nobody_knows = np.zeros(self.roster.num_clients + 1, dtype=np.int64)
-        nobodys = Federation(self.dataset, np.zeros(0, dtype=np.int64), nobody_knows)
-        return Lane(spec, nobodys, algorithm, model, own_metrics())
+        unknown = np.zeros(self.roster.num_clients + 1, dtype=np.int64)
+        return Lane(spec, Federation(self.dataset, unknown[:0], unknown), algorithm, model, own_metrics())
 
     def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]:
         """Of what has to stay the same for a run to go on."""
@@ -69,7 +68,7 @@ class Sites:
         return {spec.run_id: digest for spec in specs}
 
     def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]:
-        """Who holds which classes, if every site has its counts told."""
+        """Who holds which classes, if every site reports its counts."""
         counts = self.class_counts(range(self.roster.num_clients))
         if counts is None:
             return []
@@ -78,15 +77,15 @@ class Sites:
         return [Partition(*place, names, counts.long().numpy(), self.roster.names)]
 
     def class_counts(self, clients: Sequence[int]) -> Tensor | None:
-        """``[clients, classes]``; None unless all of them have theirs told."""
-        told = [self.roster.identities[client].class_counts for client in clients if client in self.roster.identities]
-        whole = [counts for counts in told if counts is not None]
-        return torch.tensor(whole, dtype=torch.float32) if len(whole) == len(clients) else None
+        """``[clients, classes]``; None unless all of them report theirs."""
+        known = self.roster.identities
+        counts = [known[client].class_counts for client in clients if client in known]
+        complete = len(counts) == len(clients) and None not in counts
+        return torch.tensor(counts, dtype=torch.float32) if complete else None
 
 
 def _no_samples(name: str, classes: Sequence[str], form: Form) -> Dataset:
     """The server's own samples where it has none, in the form of the sites'."""
-    nothing = np.zeros((0, *form.input_shape), dtype=np.uint8 if form.pictures else np.float32)
-    labels = np.zeros(0, dtype=np.int64)
-    scale = 255.0 if form.pictures else 1.0
-    return Dataset(name, nothing, labels, nothing, labels, tuple(classes), input_scale=scale)
+    dtype, scale = (np.uint8, 255.0) if form.pictures else (np.float32, 1.0)
+    samples = (np.zeros((0, *form.input_shape), dtype), np.zeros(0, dtype=np.int64))
+    return Dataset(name, *samples, *samples, tuple(classes), input_scale=scale)

@@ -1,4 +1,4 @@
-"""What Flower's programs say, without what only concerns Flower."""
+"""What Flower's programs print, without what concerns Flower alone."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ _REMARKS = re.compile(
     r"\S+\.py:\d+: \w*Warning: |warnings\.warn\("
 )
 _LONGEST_LINE = 2_000  # letters
-_AWAY = re.compile(r"Connection attempt failed, retrying in ")
-_BACK = re.compile(r"Connection successful after ")
+_AWAY, _BACK = "Connection attempt failed, retrying in ", "Connection successful after "
 
 
-def harmless(line: str) -> str:
-    """A line that others may have had a hand in, as a terminal may show it: cut, and nothing in it that one obeys.
+def printable(line: str) -> str:
+    """A line that others may have written, as a terminal may show it: cut, and without control characters.
 
-    >>> print(harmless("a\\x1b]0;b\\r" + "c" * 3000)[:12])
+    >>> print(printable("a\\x1b]0;b\\r" + "c" * 3000)[:12])
     a\\x1b]0;b\\rc
     """
     text = plain(line).rstrip()
@@ -43,50 +42,42 @@ def harmless(line: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\t" else repr(letter)[1:-1] for letter in shown)
 
 
-class Heard:
+class OutputFilter:
     """Takes lines as they come and says those that are meant for people.
 
     An error of ours arrives as a traceback; what is said, and kept in ``error``, is its sentence. Flower reports every
-    failed attempt to reach the server: once ``connected`` is set, that it is away is said, and said once.
+    failed attempt to reach the server: once ``connected`` is set, the first one is said.
     """
 
     def __init__(self, say: Say, say_errors: bool = True) -> None:
-        self._say = say
-        self._say_errors = say_errors
-        self._held: list[str] = []
+        self._say, self._say_errors = say, say_errors
+        self._traceback: list[str] = []  # that may be one of ours
         self._away = False
         self.connected = False
         self.error = ""
 
-    def take(self, line: str) -> None:
-        text = harmless(line)
-        text = _LEVEL.sub("", text, count=1) if _LEVEL.match(text) else text
-        if text.lstrip() == _TRACEBACK or (self._held and (not text or text[0].isspace())):
-            self._held.append(text)
-        elif found := _OUR_ERROR.match(text):
-            self._held.clear()
-            self.error = found[1]
+    def feed(self, line: str) -> None:
+        text = printable(line)
+        text = text[found.end() :] if (found := _LEVEL.match(text)) else text
+        if text.lstrip() == _TRACEBACK or (self._traceback and (not text or text[0].isspace())):
+            self._traceback.append(text)
+            return
+        ours = _OUR_ERROR.match(text)
+        before, self._traceback = self._traceback, []
+        if ours:
+            self.error = ours[1]
             if self._say_errors:
                 self._say(self.error)
-        elif _CONNECTION_LOST.match(text):
-            self._held.clear()
-        else:
-            self._release()
+        elif not _CONNECTION_LOST.match(text):
+            for each in before:
+                self._say(each)
             self._pass_on(text)
 
-    def _release(self) -> None:
-        for text in self._held:
-            self._say(text)
-        self._held.clear()
-
     def _pass_on(self, text: str) -> None:
-        if _AWAY.match(text):
-            if self.connected and not self._away:
-                self._say("the server is away: trying again until it is back")
-                self._away = True
-        elif _BACK.match(text):
-            if self._away:
-                self._say("the server is back")
-            self._away = False
+        if text.startswith((_AWAY, _BACK)):
+            away = text.startswith(_AWAY)
+            if away != self._away and (self.connected or self._away):
+                self._away = away
+                self._say("the server is away: trying again until it is back" if away else "the server is back")
         elif text.strip() and not _REMARKS.match(text.lstrip()):
             self._say(text)
