@@ -13,7 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedga.testing
-from fedga.algorithms import ALGORITHMS, Algorithm, Batch, Sent, Server, Trained, make_algorithm
+from fedga.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    Batch,
+    Client,
+    RoundResult,
+    Sent,
+    Server,
+    Setup,
+    Trained,
+    make_algorithm,
+)
 from fedga.algorithms.checking.battery import check_hooks
 from fedga.errors import FedGAError
 from fedga.losses.calibration import ga_loss
@@ -173,15 +184,15 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
         {"penalty": lambda self, params, start: (params - start).square().sum().sqrt()},
         "penalty has no finite gradient where params equal global_params",
     ),
-    "misspelt hook": ({"local_los": stacked_wrongly}, "has local_los, which nobody calls: did you mean local_loss"),
+    "misspelt hook": ({"local_los": stacked_wrongly}, "local_los is not a hook: did you mean local_loss"),
     "foreign hook": (
-        {"aggregate": lambda self, updates: updates},
-        "has aggregate, which nobody calls: begin a helper with _; hooks are local_loss, penalty",
+        {"merge": lambda self, updates: updates},
+        "merge is not a hook: begin a helper with _; hooks are class_rates, epoch_length",
     ),
     "one upload without a comma": ({"uploads": SENT[0]}, r"uploads is a Sent and not a tuple: write \(Sent.* a comma"),
     "kept without a name": (
         {"report": lambda self, t: ({}, {"drift": t.steps})},
-        r"report keeps 'drift', which keeps does not declare: add Sent\(\"drift\", \"1\"\)",
+        r"report keeps 'drift', which client_state_spec does not declare: add Sent\(\"drift\", \"1\"\)",
     ),
     "upload of ten classes": (
         {"report": lambda self, t: ({"share": t.class_counts / torch.ones(10)}, {}), "uploads": SENT},
@@ -198,7 +209,7 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "download of no size": (
         {"broadcast": lambda self, server: {"share": server.params[:3]}, "downloads": SENT},
-        r"of shape \[3\] .*shape \[\], \[classes\] or \[parameters\].*the check has 4 .* from server.num_classes",
+        r"of shape \[3\] .*such as \[\], \[classes\] or \[parameters\].*the check has 4 .* from server.num_classes",
     ),
     "download that is not sent": ({"downloads": SENT}, "downloads declares 'share', which broadcast does not return"),
     "undeclared upload": (
@@ -213,36 +224,39 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     "report of one": ({"report": lambda self, trained: {}}, "report must return two dictionaries"),
     "kept and not declared": (
         {"client_state": lambda self, params: {"memory": torch.zeros_like(params)}},
-        r"client_state returns 'memory', which keeps does not declare: add Sent\(\"memory\", \"parameters\"\)",
+        r"client_state returns 'memory', which client_state_spec does not declare: add Sent\(\"memory\", \"para",
     ),
     "kept from the first model": (
         {
             "client_state": lambda self, params: {"memory": params.clone()},
-            "keeps": (Sent("memory", "parameters"),),
+            "client_state_spec": (Sent("memory", "parameters"),),
         },
         "client_state depends on the values of params.*zeros_like",
     ),
     "kept once": (
         {
             "client_state": lambda self, params: {"memory": torch.zeros_like(params)},
-            "keeps": (Sent("memory", "parameters"),),
+            "client_state_spec": (Sent("memory", "parameters"),),
             "report": lambda self, trained: ({}, {}),
         },
-        "keeps declares 'memory', which report does not keep: keep it, or declare less",
+        "client_state_spec declares 'memory', which report does not keep: keep it, or declare less",
     ),
     "state that nobody has": (
-        {"correct": lambda self, gradient, kept, received: gradient - kept["memory"]},
+        {"correct": lambda self, gradient, client: gradient - client.client_state["memory"]},
         "correct reads 'memory', which it is not given: return it from client_state",
     ),
     "report that nobody sends": (
-        {"update_server": lambda self, state, clients, reports, survey: {"x": reports["drift"].mean()}},
+        {"update_server": lambda self, state, result: {"x": result.reports["drift"].mean()}},
         "update_server reads 'drift', which it is not given: return it from report",
     ),
-    "survey that is not declared": ({"surveys": True}, r"uploads does not say so: add Sent\(\"survey\", \"1\""),
-    "survey that nobody makes": ({"uploads": (Sent("survey", "1"),)}, "surveys is not True"),
+    "survey that is not declared": (
+        {"evaluates_all_clients": True},
+        r"does not say so: add Sent\(\"survey\", \"1\"",
+    ),
+    "survey that nobody makes": ({"uploads": (Sent("survey", "1"),)}, "evaluates_all_clients is not True"),
     "survey that is not asked for": (
-        {"update_server": lambda self, state, clients, reports, survey: {"x": survey.mean()}},
-        r"update_server reads survey, which it is not given: declare surveys",
+        {"update_server": lambda self, state, result: {"x": result.survey.mean()}},
+        r"update_server reads result.survey, which it is not given: declare evaluates_all_clients",
     ),
     "samples on the server": (
         {"broadcast": lambda self, server: {"share": server.auxiliary.mean()}},
@@ -250,36 +264,43 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "state that grows": (
         {
-            "server_state": lambda self, params, clients, classes: {"seen": torch.zeros(1)},
-            "update_server": lambda self, state, clients, reports, survey: {"seen": torch.zeros(2) + clients.sum()},
+            "server_state": lambda self, setup: {"seen": torch.zeros(1)},
+            "update_server": lambda self, state, result: {"seen": torch.zeros(2) + result.clients.sum()},
         },
         "update_server makes 'seen' of shape",
     ),
     "state that is dropped": (
         {
-            "server_state": lambda self, params, clients, classes: {"seen": torch.zeros(1)},
-            "update_server": lambda self, state, clients, reports, survey: {},
+            "server_state": lambda self, setup: {"seen": torch.zeros(1)},
+            "update_server": lambda self, state, result: {},
         },
         "update_server drops 'seen'",
     ),
     "state of numbers": (
-        {"server_state": lambda self, params, clients, classes: {"seen": 0}},
+        {"server_state": lambda self, setup: {"seen": 0}},
         "a dictionary of tensors",
     ),
     "state drawn at random": (
-        {"server_state": lambda self, params, clients, classes: {"seen": torch.rand(clients)}},
+        {"server_state": lambda self, setup: {"seen": torch.rand(setup.num_clients)}},
         "server_state draws at random.*fedga.common.streams",
     ),
-    "the same client twice": ({"select": lambda self, state, draws, active: draws[:active].long() * 0}, "different"),
-    "clients that are not there": (
-        {"select": lambda self, state, draws, active: draws.argsort()[:active] + 7},
-        "places in `draws`",
+    "rates per sample": ({"class_rates": lambda self, counts: counts.sum()}, "one finite number from 0 on per class"),
+    "an epoch of nothing": ({"epoch_length": lambda self, counts: counts.amin()}, "one finite number of at least 1"),
+    "parameters that do not exist": ({"travels": lambda self, parameters: ["body"]}, "travels names 'body'"),
+    "a head of another shape": (
+        {"head": lambda self, features, params, received: features},
+        r"head gave shape .*: return \[samples, classes\]",
+    ),
+    "groups of a kind": ({"groups": lambda self, server, clients, counts: clients / 2}, "a whole number per active"),
+    "a step of another length": (
+        {"aggregate": lambda self, server, result, step: result.update[:2]},
+        "aggregate gave shape",
     ),
     "weights for all": ({"weights": lambda self, state, clients, shares: shares.sum()}, "one finite number per active"),
     "penalty per parameter": ({"penalty": lambda self, params, start: (params - start) ** 2}, r"as with \.sum\(\)"),
     "penalty of none": ({"penalty": lambda self, params, start: None}, "penalty gave a NoneType where a tensor"),
     "gradient of another length": (
-        {"correct": lambda self, g, kept, received: g[:3]},
+        {"correct": lambda self, g, client: g[:3]},
         "as long as the one it is given",
     ),
 }
@@ -298,11 +319,11 @@ class AllHooks(Algorithm):
 
     pull: float = 0.1
 
-    surveys: ClassVar[bool] = True
+    evaluates_all_clients: ClassVar[bool] = True
     needs_global_logits: ClassVar[bool] = True
     downloads: ClassVar[tuple[Sent, ...]] = (Sent("strength", "1"), Sent("rare", "classes"))
     uploads: ClassVar[tuple[Sent, ...]] = (Sent("survey", "1", "a loss"), Sent("drift", "1", "how far it moved"))
-    keeps: ClassVar[tuple[Sent, ...]] = (Sent("before", "parameters"), Sent("rounds", "1"))
+    client_state_spec: ClassVar[tuple[Sent, ...]] = (Sent("before", "parameters"), Sent("rounds", "1"))
 
     def local_loss(self, batch: Batch) -> Tensor:
         assert batch.global_logits is not None
@@ -312,15 +333,16 @@ class AllHooks(Algorithm):
     def client_state(self, params: Tensor) -> dict[str, Tensor]:
         return {"before": torch.zeros_like(params), "rounds": torch.zeros((), dtype=params.dtype)}
 
-    def correct(self, gradient: Tensor, client_state: Any, received: Any) -> Tensor:
-        return gradient + self.pull * client_state["before"] / (1 + client_state["rounds"])
+    def correct(self, gradient: Tensor, client: Client) -> Tensor:
+        return gradient + self.pull * client.client_state["before"] / (1 + client.client_state["rounds"])
 
     def report(self, trained: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         kept = {"before": trained.params, "rounds": trained.client_state["rounds"] + 1}
         return {"drift": (trained.params - trained.global_params).norm()}, kept
 
-    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
-        return {"drift": torch.ones(num_clients, dtype=params.dtype), "loss": torch.ones(1, dtype=params.dtype)}
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        ones = torch.ones(setup.num_clients, dtype=setup.params.dtype)
+        return {"drift": ones, "loss": ones[:1].clone()}
 
     def broadcast(self, server: Any) -> dict[str, Tensor]:
         drift, loss = server.state["drift"].mean(), server.state["loss"]
@@ -329,11 +351,11 @@ class AllHooks(Algorithm):
     def weights(self, state: Any, clients: Tensor, shares: Tensor) -> Tensor:
         return shares / state["drift"][clients]
 
-    def update_server(self, state: Any, clients: Tensor, reports: Any, survey: Tensor | None) -> dict[str, Tensor]:
-        assert survey is not None
-        seen = F.one_hot(clients, len(state["drift"])).to(survey.dtype)
-        drift = state["drift"] * (1 - seen.sum(0)) + reports["drift"] @ seen
-        return {"drift": drift, "loss": survey.mean().reshape(1)}
+    def update_server(self, state: Any, result: RoundResult) -> dict[str, Tensor]:
+        assert result.survey is not None
+        seen = F.one_hot(result.clients, len(state["drift"])).to(result.survey.dtype)
+        drift = state["drift"] * (1 - seen.sum(0)) + result.reports["drift"] @ seen
+        return {"drift": drift, "loss": result.survey.mean().reshape(1)}
 
 
 def test_an_algorithm_with_every_hook_passes() -> None:
@@ -356,7 +378,7 @@ class Remembers(Algorithm):
     def weights(self, state: Any, clients: Tensor, shares: Tensor) -> Tensor:
         return shares
 
-    def correct(self, gradient: Tensor, client_state: Any, received: Any) -> Tensor:
+    def correct(self, gradient: Tensor, client: Client) -> Tensor:
         return gradient * _counted()
 
 
@@ -465,9 +487,7 @@ class Assigns(Algorithm):
 
 
 def test_signatures_and_assignments() -> None:
-    with pytest.raises(
-        FedGAError, match=r"server_state is called .*: write def server_state\(self, params, num_clients, n"
-    ):
+    with pytest.raises(FedGAError, match=r"server_state is called .*: write def server_state\(self, setup"):
         check_hooks(Old())
     with pytest.raises(
         FedGAError, match=r"local_loss assigns to self.*client_state or server_state \(line \d+ of test_"
@@ -482,8 +502,8 @@ class RareClasses(Algorithm):
     downloads: ClassVar[tuple[Sent, ...]] = (Sent("class_weights", "classes", "how rare each class is overall"),)
     uploads: ClassVar[tuple[Sent, ...]] = (Sent("class_counts", "classes", "its samples of every class"),)
 
-    def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:
-        return {"counts": params.new_ones(num_classes)}
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        return {"counts": setup.params.new_ones(setup.num_classes)}
 
     def broadcast(self, server: Server) -> dict[str, Tensor]:
         counts = server.state["counts"]
@@ -497,8 +517,8 @@ class RareClasses(Algorithm):
     def report(self, trained: Trained) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return {"class_counts": trained.class_counts}, {}
 
-    def update_server(self, state: Any, clients: Tensor, reports: Any, survey: Tensor | None) -> dict[str, Tensor]:
-        return {"counts": state["counts"] + reports["class_counts"].sum(0)}
+    def update_server(self, state: Any, result: RoundResult) -> dict[str, Tensor]:
+        return {"counts": state["counts"] + result.reports["class_counts"].sum(0)}
 
 
 def test_class_weights_from_reported_counts_train_alike_everywhere() -> None:

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedga.algorithms import Batch, Server, make_algorithm
+from fedga.algorithms import Batch, RoundResult, Server, Setup, make_algorithm
 from fedga.algorithms.fedrl import class_ratios
+from fedga.algorithms.parameters import Parameters
 from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData
 from fedga.engine.stack.stacked import StackedModel
@@ -120,23 +121,27 @@ def test_fedga_hands_its_options_on(options: dict[str, Any]) -> None:
 # --- CLIMB -----------------------------------------------------------------------------------------------------------
 
 
+def _round(clients: Tensor, survey: Tensor) -> RoundResult:
+    return RoundResult(1, clients, torch.ones(len(clients)) / len(clients), torch.zeros(3), {}, survey)
+
+
 def test_climb_dual_by_hand() -> None:
     """λ_k <- clip(λ_k + η (f_k - mean f - ε) / K, 0, 100) with η = 2, ε = 0.1, K = 4 and mean f = 1."""
     climb = make_algorithm("climb", epsilon=0.1, dual_rate=2.0)
     survey = torch.tensor([0.2, 1.0, 1.3, 1.5])
-    state = climb.server_state(torch.zeros(3), 4, 10)
+    state = climb.server_state(Setup(torch.zeros(3), 4, 10, Parameters(nn.Linear(1, 1))))
     assert state["dual"].tolist() == [0, 0, 0, 0]
-    state = climb.update_server(state, torch.tensor([0, 3]), {}, survey)
+    state = climb.update_server(state, _round(torch.tensor([0, 3]), survey))
     torch.testing.assert_close(state["dual"], torch.tensor([0.0, 0.0, 0.1, 0.2]))
-    state = climb.update_server(state, torch.tensor([1]), {}, survey)
+    state = climb.update_server(state, _round(torch.tensor([1]), survey))
     torch.testing.assert_close(state["dual"], torch.tensor([0.0, 0.0, 0.2, 0.4]))
-    state = climb.update_server({"dual": torch.tensor([0.3, 99.9, 50.0, 0.0])}, torch.tensor([1]), {}, survey)
+    state = climb.update_server({"dual": torch.tensor([0.3, 99.9, 50.0, 0.0])}, _round(torch.tensor([1]), survey))
     torch.testing.assert_close(state["dual"], torch.tensor([0.0, 99.85, 50.1, 0.2]))
 
 
 def test_climb_dual_ends_at_a_hundred() -> None:
     climb = make_algorithm("climb", epsilon=0.0, dual_rate=1e6)
-    state = climb.update_server({"dual": torch.zeros(2)}, torch.tensor([0]), {}, torch.tensor([1.0, 2.0]))
+    state = climb.update_server({"dual": torch.zeros(2)}, _round(torch.tensor([0]), torch.tensor([1.0, 2.0])))
     assert state["dual"].tolist() == [0, 100]
 
 
@@ -190,7 +195,7 @@ def server_of(network: nn.Module, auxiliary: Tensor) -> Server:
     def forward(params: Tensor, inputs: Tensor) -> Tensor:
         return model.forward_one(params, buffers, inputs)
 
-    return Server(params, {}, len(auxiliary), forward, model.last_layer, auxiliary)
+    return Server(params, {}, len(auxiliary), forward, model.params, auxiliary)
 
 
 def slow_ratios(network: Any, auxiliary: Tensor) -> list[float]:

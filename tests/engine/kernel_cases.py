@@ -26,7 +26,7 @@ from fedga.engine.optimizers import LocalOptimizer
 from fedga.engine.precision import computing_in
 from fedga.engine.stack import layers
 from fedga.engine.stack.layers import prepare_for_padding
-from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.stack.stacked import Outputs, StackedModel
 from tests.engine.runs import make_dataset, make_federation, make_lane, train
 
 # One rounding of float32 is at most 6e-8 of the value; a sum of some hundred terms comes to a few of them.
@@ -381,7 +381,8 @@ class Stacked:
     def gradient(self) -> tuple[Tensor, Tensor]:
         """By the parameters, and the buffers afterwards."""
 
-        def loss(logits: Tensor) -> Tensor:
+        def loss(outputs: Outputs) -> Tensor:
+            logits = outputs.logits
             losses = F.cross_entropy(logits.flatten(0, 1), self.targets.flatten(), reduction="none")
             return (losses.view_as(self.mask) * self.mask).sum()
 

@@ -16,6 +16,7 @@ from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
 from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneState
+from fedga.engine.stack.stacked import Outputs
 from fedga.models import build_model
 from fedga.spec.settings import RunSpec
 from fedga.testing import make_dataset, make_federation, reference_state
@@ -56,6 +57,11 @@ def make_even_federation(dataset: Dataset, clients: int = 4, per_class: int = 6)
     held = [[places[k * per_class : (k + 1) * per_class] for places in by_class] for k in range(clients)]
     size = per_class * dataset.num_classes
     return Federation(dataset, np.concatenate([np.concatenate(parts) for parts in held]), np.arange(clients + 1) * size)
+
+
+def sum_of_logits(outputs: Outputs) -> Tensor:
+    """The simplest loss there is."""
+    return outputs.logits.sum()
 
 
 def make_lane(

@@ -24,6 +24,7 @@ from tests.engine.runs import (
     make_federation,
     make_lane,
     reference_state,
+    sum_of_logits,
     train,
 )
 
@@ -216,7 +217,7 @@ def test_it_is_found_without_a_check_too(model: Any) -> None:
     mask, key = torch.ones(1, 6), torch.zeros(1, dtype=torch.int64)
     kept = buffers.clone()
     _, after = stacked.gradient(
-        params[None], buffers[None], inputs, mask, key, Tensor.sum, torch.zeros_like(params[None])
+        params[None], buffers[None], inputs, mask, key, sum_of_logits, torch.zeros_like(params[None])
     )
     module.train()(inputs[0])
     torch.testing.assert_close(after[0], stacked.flatten(module)[1])

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from fedga.engine.optimizers import (
-    SERVER_RATES,
     LocalOptimizer,
-    ServerOptimizer,
     averaging_weight,
     scheduled_rate,
 )
+from fedga.servers import SERVERS, make_server
 
 pytestmark = pytest.mark.usefixtures("float64")
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -101,16 +100,18 @@ def by_hand(kind: str, rate: float, w: float) -> list[float]:
     return ends
 
 
-@pytest.mark.parametrize("kind", SERVER_RATES)
+@pytest.mark.parametrize("kind", SERVERS)
 def test_server_optimizer_follows_its_formula(kind: str) -> None:
     """Two runs with rates of their own, every parameter moved alike."""
     rates, starts = [1.0, 0.3], [2.0, -1.0]
     params = torch.tensor(starts)[:, None].expand(2, 3).clone()
-    optimizer = ServerOptimizer.create(kind, torch.tensor(rates)[:, None], params)
+    optimizer = make_server(kind)
+    state = torch.func.vmap(optimizer.state)(params)
     found = []
     for update in UPDATES:
         before = params.clone()
-        params = optimizer.step(params, torch.full((2, 3), update))
+        step = torch.func.vmap(optimizer.step)
+        params, state = step(params, torch.full((2, 3), update), state, torch.tensor(rates))
         found.append(params)
         assert before.shape == params.shape
     for row in range(2):
@@ -122,8 +123,8 @@ def test_server_optimizer_follows_its_formula(kind: str) -> None:
     ("kind", "moments"), [("sgd", (0, 0)), ("momentum", (3, 0)), ("adam", (3, 3)), ("yogi", (3, 3))]
 )
 def test_server_optimizer_keeps_what_it_needs(kind: str, moments: tuple[int, int]) -> None:
-    optimizer = ServerOptimizer.create(kind, torch.ones(2, 1), torch.zeros(2, 3))
-    assert (optimizer.first.shape[1], optimizer.second.shape[1]) == moments
+    state = make_server(kind).state(torch.zeros(3))
+    assert (len(state["first"]), len(state["second"])) == moments
 
 
 @pytest.mark.parametrize("weight", [0.05, 0.5, 1.0])
@@ -134,10 +135,10 @@ def test_averaged_model_is_the_corrected_exponential_mean(weight: float) -> None
     for t in range(1, 9):
         step = averaging_weight(torch.tensor(weight), t)
         averaged = torch.lerp(averaged, models[t - 1], step)
-        timeouts = [weight * (1 - weight) ** (t - i) for i in range(1, t + 1)]
-        expected = sum(term * models[i].item() for i, term in enumerate(timeouts)) / sum(timeouts)
+        terms = [weight * (1 - weight) ** (t - i) for i in range(1, t + 1)]
+        expected = sum(term * models[i].item() for i, term in enumerate(terms)) / sum(terms)
         assert averaged.item() == pytest.approx(expected, abs=1e-9)
-        assert sum(timeouts) == pytest.approx(1 - (1 - weight) ** t)
+        assert sum(terms) == pytest.approx(1 - (1 - weight) ** t)
     assert averaging_weight(torch.tensor(weight), 1).item() == pytest.approx(1, abs=1e-14)
 
 

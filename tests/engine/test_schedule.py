@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedga.algorithms import ALGORITHMS
-from fedga.algorithms.base import Algorithm
 from fedga.common import streams
 from fedga.engine import schedule
 from fedga.engine.device_data import DeviceData
+from fedga.selection import Choice, Selection
 from tests.engine.runs import TELLING, make_engine, make_lane
 
 CPU = torch.device("cpu")
@@ -85,6 +85,7 @@ def test_every_algorithm_of_a_seed_sees_the_same_clients(pictures_data: DeviceDa
     lanes = [
         make_lane(pictures_data.dataset, algorithm=TELLING[name], seed=seed, diagnose_every=1)
         for name in ALGORITHMS
+        if name != "fednh"  # which trains other parameters, and so has an engine of its own
         for seed in range(3)
     ]
     engine = make_engine(lanes, pictures_data)
@@ -101,12 +102,16 @@ def test_every_algorithm_of_a_seed_sees_the_same_clients(pictures_data: DeviceDa
     assert len(set(drawn[0])) > 1
 
 
+def _uniform(draws: torch.Tensor, active: int) -> torch.Tensor:
+    return Selection().select(Choice(1, {}, draws, torch.ones_like(draws, dtype=torch.bool), active))
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_selection_is_uniform(seed: int) -> None:
     """How often each of 100 clients is among the ten of a round, over 1,000 rounds, against chi-square."""
     clients, active, rounds = 100, 10, 1000
     draws = torch.cat([schedule.client_draws([seed], number, clients, CPU) for number in range(1, rounds + 1)])
-    chosen = torch.stack([Algorithm().select({}, row, active) for row in draws])
+    chosen = torch.stack([_uniform(row, active) for row in draws])
     assert all(len(set(row)) == active for row in chosen.tolist())
     counts = torch.bincount(chosen.flatten(), minlength=clients).double()
     share = active / clients
@@ -119,4 +124,4 @@ def test_selection_is_uniform(seed: int) -> None:
 
 def test_selection_takes_the_smallest_draws_in_order() -> None:
     draws = torch.tensor([0.5, 0.1, 0.9, 0.2, 0.3])
-    assert Algorithm().select({}, draws, 3).tolist() == [1, 3, 4]
+    assert _uniform(draws, 3).tolist() == [1, 3, 4]

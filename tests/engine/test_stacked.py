@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedga.engine.stack.stacked import Layout, StackedModel
+from fedga.engine.stack.stacked import Layout, Outputs, StackedModel
 from fedga.errors import FedGAError
 from fedga.models import MLP, MODELS, build_model
+from tests.engine.runs import sum_of_logits
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 COPIES = 3
@@ -78,7 +79,8 @@ def test_a_training_step_equals_the_copies_one_by_one(name: str, copies: int) ->
     mask = (torch.arange(6) < torch.tensor(real)[:, None]).float()
     seen = []
 
-    def loss(logits: Tensor) -> Tensor:
+    def loss(outputs: Outputs) -> Tensor:
+        logits = outputs.logits
         seen.append(logits.detach().clone())
         return (logits.square().sum(-1) * mask).sum()
 
@@ -115,7 +117,7 @@ def test_the_original_is_not_touched(name: str) -> None:
     params, buffers = stack(model, [module])
     keys = torch.zeros(1, dtype=torch.int64)
     scratch = torch.zeros_like(params)
-    model.gradient(params, buffers, pictures(1, 4), torch.ones(1, 4), keys, torch.Tensor.sum, scratch)
+    model.gradient(params, buffers, pictures(1, 4), torch.ones(1, 4), keys, sum_of_logits, scratch)
     assert [type(each) for each in module.modules()] == kinds
     assert all(parameter.requires_grad for parameter in module.parameters())
     for key, value in module.state_dict().items():
@@ -123,24 +125,24 @@ def test_the_original_is_not_touched(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_last_layer_is_where_the_output_weights_lie(name: str) -> None:
+def test_the_output_weights_are_found_by_name(name: str) -> None:
     module = networks(name)[0]
     model = StackedModel(module)
-    start, shape = model.last_layer(4)
     weights = list(module.parameters())[-2]
-    assert shape == tuple(weights.shape)
-    found = model.flatten(module)[0][start : start + weights.numel()].view(shape)
-    assert torch.equal(found, weights)
+    place = model.params.slices()[model.params.output_weight(4)]
+    assert torch.equal(model.flatten(module)[0][place].view_as(weights), weights)
+    assert model.params.head[0] == model.params.output_weight(4)
+    assert model.params.features == weights.shape[1]
 
 
 def test_the_last_of_several_layers_of_that_width_is_the_output() -> None:
     network = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 4), nn.Linear(4, 4))
-    assert StackedModel(network).last_layer(4) == (24 + 4 + 16 + 4, (4, 4))
+    assert StackedModel(network).params.output_weight(4) == "2.weight"
 
 
 def test_a_network_without_an_output_layer_is_refused_where_it_is_needed() -> None:
     with pytest.raises(FedGAError, match=r"no output layer with weights \[7, features\]"):
-        StackedModel(nn.Linear(3, 4)).last_layer(7)
+        StackedModel(nn.Linear(3, 4)).params.output_weight(7)
 
 
 def test_layout_is_reversible() -> None:

@@ -51,8 +51,8 @@ class Rare(Algorithm):
     downloads: ClassVar = (Sent("class_weights", "classes", "how rare each class is overall"),)
     uploads: ClassVar = (Sent("class_counts", "classes", "its samples of every class"),)
 
-    def server_state(self, params, num_clients, num_classes):
-        return {"counts": params.new_ones(num_classes)}
+    def server_state(self, setup):
+        return {"counts": setup.params.new_ones(setup.num_classes)}
 
     def broadcast(self, server):
         counts = server.state["counts"]
@@ -64,8 +64,8 @@ class Rare(Algorithm):
     def report(self, trained):
         return {"class_counts": trained.class_counts}, {}
 
-    def update_server(self, state, clients, reports, survey):
-        return {"counts": state["counts"] + reports["class_counts"].sum(0)}
+    def update_server(self, state, result):
+        return {"counts": state["counts"] + result.reports["class_counts"].sum(0)}
 
 
 @dataclass(frozen=True)

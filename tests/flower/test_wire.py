@@ -39,7 +39,7 @@ def test_messages_hold_what_is_declared(name: str, tmp_path: Path) -> None:
     grid = by_messages([spec], tmp_path)
     model = {key: tensor.numpy().nbytes for key, tensor in MODEL.state_dict().items()}
     down, up = declared_bytes(algorithm.downloads), declared_bytes(algorithm.uploads)
-    survey = {"survey": up.pop("survey")} if algorithm.surveys else {}
+    survey = {"survey": up.pop("survey")} if algorithm.evaluates_all_clients else {}
     trained = of_kind(grid, wire.TRAIN)
     assert len(trained) == spec.rounds * spec.active
     for asked, answered in trained:
