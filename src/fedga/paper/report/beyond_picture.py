@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedga.drawing.canvas import Cell, compose, text_width, wrap
+from fedga.drawing.canvas import PanelSize, compose, text_width, wrap
 from fedga.drawing.style import FONT, GRID, MUTED, SMALL, TEXT, LineStyle, display_name, drawing, line_style, shade
 from fedga.paper.report.arms import (
     ALGORITHMS,
@@ -18,19 +18,18 @@ from fedga.paper.report.arms import (
     NONE,
     PLAIN,
     SETTINGS,
+    Ablation,
     Arm,
-    Place,
-    distance_text,
+    ablations,
     even_name,
-    places,
     points,
     row_name,
     seeds_text,
     setting_name,
 )
+from fedga.paper.report.beyond import beyond_headline
 from fedga.paper.report.scores import MODELS, Score
 from fedga.report.summary import number_text
-from fedga.spec.catalog import dataset_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +46,7 @@ def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
 
     One column per data set and α. Filled is the last model, hollow the one averaged over rounds on the server.
     """
-    found = places(of)
+    found = ablations(of)
     rows = [axes for axes in SETTINGS if any(place.shown(axes) for place in found)]
     with drawing():
         names = [row_name(axes) for axes in rows]
@@ -57,23 +56,20 @@ def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
         width = 4.6 if across == 1 else 2.35
         tellings = [wrap(_best_text(place), width + right, SMALL) for place in found]
         above = 0.36 + max(len(lines) for lines in tellings) * SMALL * 1.3 / 72 + 0.22
-        cells = [
-            Cell(width, _ROW * len(rows) + 0.1, left if at == 0 else 0.2, right, top=above) for at in range(across)
+        sizes = [
+            PanelSize(width, _ROW * len(rows) + 0.1, left if at == 0 else 0.2, right, top=above) for at in range(across)
         ]
-        heading = title or _leads_text(found)
-        figure, axes = compose(
-            -(-len(found) // across), across, cells, title=heading, legend=_legend(found), caption=_caption(found, rows)
-        )
-        for number, (at, place) in enumerate(zip(axes, found, strict=False)):
+        heading = title or beyond_headline(of)
+        told: Any = {"title": heading, "legend": _legend(found), "caption": _caption(found, rows)}
+        figure, axes = compose(-(-len(found) // across), across, sizes, **told, number=len(found))
+        for number, (at, place) in enumerate(zip(axes, found, strict=True)):
             _draw_place(at, place, rows)
             at.set_yticks(range(len(rows)), names if number % across == 0 else [])
             _write_above(at, place.name, tellings[number])
-        for at in axes[len(found) :]:
-            at.set_visible(False)
     return figure
 
 
-def _draw_place(axes: Axes, place: Place, rows: Sequence[frozenset[str]]) -> None:
+def _draw_place(axes: Axes, place: Ablation, rows: Sequence[frozenset[str]]) -> None:
     low, high = _limits(place, rows)
     axes.set(xlim=(low, high), ylim=(len(rows) - 0.5, -0.5), xlabel="test accuracy")
     if _off_scale(place, rows):
@@ -95,7 +91,7 @@ def _draw_place(axes: Axes, place: Place, rows: Sequence[frozenset[str]]) -> Non
     axes.annotate("lead", (1, 1), (8, 4), xycoords="axes fraction", textcoords="offset points", size=SMALL, color=MUTED)
 
 
-def _limits(place: Place, rows: Sequence[frozenset[str]]) -> tuple[float, float]:
+def _limits(place: Ablation, rows: Sequence[frozenset[str]]) -> tuple[float, float]:
     """From a little below the paper's setting up; one in which training failed must not squeeze all others."""
     lines = [place.without_skew(axes).mean for axes in (NONE, ALL)]
     every = [*_means(place, rows), *(line for line in lines if np.isfinite(line))]
@@ -105,12 +101,12 @@ def _limits(place: Place, rows: Sequence[frozenset[str]]) -> tuple[float, float]
     return low - pad, high + pad
 
 
-def _means(place: Place, settings: Sequence[frozenset[str]]) -> list[float]:
+def _means(place: Ablation, settings: Sequence[frozenset[str]]) -> list[float]:
     every = [place.accuracy(one, axes, model) for one in ALGORITHMS for axes in settings for model in MODELS]
     return [value for value in every if np.isfinite(value)]
 
 
-def _off_scale(place: Place, rows: Sequence[frozenset[str]]) -> bool:
+def _off_scale(place: Ablation, rows: Sequence[frozenset[str]]) -> bool:
     return min(_means(place, rows)) < _limits(place, rows)[0]
 
 
@@ -132,7 +128,7 @@ def _set_ticks(axes: Axes, low: float, high: float) -> None:
     axes.set_xticks([tick for tick in ticks if low <= tick <= high])
 
 
-def _draw_pair(axes: Axes, place: Place, setting: frozenset[str], model: str, y: float, low: float) -> None:
+def _draw_pair(axes: Axes, place: Ablation, setting: frozenset[str], model: str, y: float, low: float) -> None:
     lead = place.lead(setting, model)
     ends = {algorithm: place.score(algorithm, setting, model) for algorithm in ALGORITHMS}
     if np.isfinite(lead):
@@ -153,7 +149,7 @@ def _draw_pair(axes: Axes, place: Place, setting: frozenset[str], model: str, y:
 
 
 def _draw_dot(axes: Axes, algorithm: str, one: Score, y: float, model: str) -> None:
-    style = _dot(algorithm, model == "last")
+    style = replace(line_style(algorithm), filled=model == "last")
     if np.isfinite(one.deviation):
         color = shade(style.color, 0.3)
         axes.errorbar(one.mean, y, xerr=one.deviation, fmt="none", ecolor=color, elinewidth=0.8, zorder=2)
@@ -180,11 +176,7 @@ def _draw_below(axes: Axes, algorithm: str, value: float, y: float, number: int)
     )
 
 
-def _dot(algorithm: str, filled: bool) -> LineStyle:
-    return dataclasses.replace(line_style(algorithm), filled=filled)
-
-
-def _draw_gap(axes: Axes, place: Place, rows: Sequence[frozenset[str]]) -> None:
+def _draw_gap(axes: Axes, place: Ablation, rows: Sequence[frozenset[str]]) -> None:
     """An arrow from the best model under skew to the line without it, where it is long enough to be seen."""
     _, goal = place.goal
     if place.best is None or not goal.known:
@@ -212,12 +204,12 @@ def _even_style(axes: frozenset[str]) -> dict[str, Any]:
     return {"color": TEXT, "linewidth": 1.2, "linestyle": "-" if axes else (0, (2, 2))}
 
 
-def _legend(found: Sequence[Place]) -> list[Line2D]:
+def _legend(found: Sequence[Ablation]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
     nothing: dict[str, Any] = {"linestyle": "none"}
     handles = [
-        Line2D([], [], label=display_name(algorithm), **{**_dot(algorithm, True).keywords(), **nothing})
+        Line2D([], [], label=display_name(algorithm), **{**line_style(algorithm).keywords(), **nothing})
         for algorithm in ALGORITHMS
     ]
     handles += [
@@ -233,7 +225,7 @@ def _legend(found: Sequence[Place]) -> list[Line2D]:
     return handles
 
 
-def _caption(found: Sequence[Place], rows: Sequence[frozenset[str]]) -> str:
+def _caption(found: Sequence[Ablation], rows: Sequence[frozenset[str]]) -> str:
     seeds = seeds_text(found)
     caption = "One seed." if seeds == "one seed" else f"Mean over {seeds}, whiskers: their standard deviation."
     caption += " Lead: FedGA less FedAvg, in points."
@@ -245,7 +237,7 @@ def _caption(found: Sequence[Place], rows: Sequence[frozenset[str]]) -> str:
     return f"{caption} {'; '.join(notes)}." if notes else caption
 
 
-def _odd_runs(found: Sequence[Place]) -> list[str]:
+def _odd_runs(found: Sequence[Ablation]) -> list[str]:
     """How many of the runs shown are not like the others; which they are, the table says."""
     arms = [arm for place in found for one in ALGORITHMS for axes in SETTINGS if (arm := place.find(one, axes))]
     statuses = [curve.status for arm in arms for curve in arm.curves]
@@ -257,29 +249,13 @@ def _odd_runs(found: Sequence[Place]) -> list[str]:
     return [f"{count} of {len(statuses)} runs {what}" for what, count in counts.items() if count]
 
 
-def _best_text(place: Place) -> str:
+def _best_text(place: Ablation) -> str:
     if place.best is None:
         return ""
     algorithm, axes, model = place.best
-    accuracy, (_, goal) = place.accuracy(*place.best), place.goal
     averaged = ", averaged" if model == "averaged" else ""
-    text = f"Best: {display_name(algorithm)}, {setting_name(axes)}{averaged}, {number_text(accuracy)}"
-    if not goal.known:
-        return text
-    distance = distance_text(100 * (accuracy - goal.mean)).replace(" points", "\u00a0points")
-    return f"{text}: {distance} no skew ({number_text(goal.mean)})"
-
-
-def _leads_text(found: Sequence[Place]) -> str:
-    """Every lead in the paper's setting, and what is left of it in the strong one, in words."""
-    together = len({place.alpha for place in found}) == 1
-    parts = []
-    for place in found:
-        leads = [place.lead(NONE, "last"), place.lead(ALL, "averaged")]
-        name = dataset_name(place.dataset) if together else place.name
-        parts += [f"{points(leads[0])} and {points(leads[1])} on {name}"] if np.isfinite(leads).all() else []
-    heading = "FedGA's lead over FedAvg in points"
-    heading += f", α = {found[0].alpha:g}" if together and found[0].alpha is not None else ""
-    if not parts:
-        return heading
-    return f"{heading}, in the paper's setting and in the strong one (averaged model): {'; '.join(parts)}"
+    text = (
+        f"Best: {display_name(algorithm)}, {setting_name(axes)}{averaged}, {number_text(place.accuracy(*place.best))}"
+    )
+    _, goal = place.goal
+    return f"{text}; no skew {number_text(goal.mean)}" if goal.known else text

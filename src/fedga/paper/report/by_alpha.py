@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedga.drawing.canvas import Cell, LineEnd, compose, label_ends, text_width
+from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, text_width
 from fedga.drawing.style import (
     MUTED,
     SMALL,
@@ -25,12 +25,8 @@ from fedga.paper.report.pictures import one_model
 from fedga.paper.report.scores import Reading, score
 from fedga.paper.report.tuning import chosen_rates
 from fedga.report.curves import Curve, mean
-from fedga.report.lines import (
-    draw_line,
-    fitted_limits,
-)
+from fedga.report.figures.lines import diverged_text, draw_line, fitted_limits, over_seeds
 from fedga.report.series import Panel, Series, panels_with
-from fedga.report.words import diverged_text, seeds_text
 from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.presets import preset_settings
 
@@ -39,35 +35,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-_STAR: Mapping[str, Any] = {"marker": "*", "markersize": 14, "markeredgewidth": 0.8, "linestyle": "none"}
-_RING: Mapping[str, Any] = {
-    "marker": "o",
-    "markersize": 13,
-    "markerfacecolor": "none",
-    "markeredgecolor": TEXT,
-    "markeredgewidth": 1.2,
-    "linestyle": "none",
-}
-_FAILED: Mapping[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.0, "linestyle": "none"}
+_STAR: Any = {"marker": "*", "markersize": 14, "markeredgewidth": 0.8, "linestyle": "none"}
+_RING: Any = {"marker": "o", "markersize": 13, "markeredgewidth": 1.2, "linestyle": "none"}
+_RING |= {"markerfacecolor": "none", "markeredgecolor": TEXT}
+_FAILED: Any = {"marker": "x", "markersize": 8, "markeredgewidth": 2.0, "linestyle": "none"}
 
 
-def alphas_picture(curves: Sequence[Curve], *, averaged: bool = False, title: str = "") -> Figure:
+def alphas_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
     """Accuracy over rounds under several α, one panel per data set: the paper's Fig. 4.
 
     A colour is an algorithm, and the smaller α, the darker it is. Bands of so many lines would hide each other: the
     line is the mean over seeds, and no more.
     """
-    panels = panels_with(one_model(curves, "accuracy", averaged), ("accuracy",))
+    panels = panels_with(one_model(curves), ("accuracy",))
     datasets = _datasets(panels)
     alphas = _alphas(panels)
     with drawing():
         names = [_under_alpha(series.label, panel.alpha) for panel in panels for series in panel.series]
         widest = max(text_width(f"0.000 {name}", SMALL) for name in names)
         alone = len(datasets) == 1
-        cell = Cell(4.9, 3.9, right=widest + 0.35, top=0.15 if alone else 0.36)
-        heading = title or (_over_alphas(panels) if alone else "")
-        caption = "One seed." if seeds_text(panels) == "one seed" else f"Mean over {seeds_text(panels)}."
-        figure, axes = compose(len(datasets), 1, cell, title=heading, caption=caption + diverged_text(panels))
+        size = PanelSize(4.9, 3.9, right=widest + 0.35, top=0.15 if alone else 0.36)
+        heading = title or (f"Accuracy on {dataset_name(datasets[0])} by α" if alone else "")
+        caption = over_seeds(panels, "Mean")
+        figure, axes = compose(len(datasets), 1, size, title=heading, caption=caption + diverged_text(panels))
         for at, dataset in zip(axes, datasets, strict=True):
             _draw_alphas(at, [panel for panel in panels if panel.dataset == dataset], alphas)
             at.set_title("" if alone else dataset_name(dataset))
@@ -112,27 +102,6 @@ def _no_band(column: np.ndarray) -> tuple[float, float]:
     return np.nan, np.nan
 
 
-def _over_alphas(panels: Sequence[Panel]) -> str:
-    """What skew costs every algorithm, in words."""
-    by_skew = sorted(panels, key=lambda panel: -np.inf if panel.alpha is None else -panel.alpha)
-    mild, strong = by_skew[0], by_skew[-1]
-    heading = f"Accuracy on {dataset_name(panels[0].dataset)}"
-    if mild is strong:
-        return f"{heading}, α = {mild.alpha:g}" if mild.alpha is not None else heading
-    told = []
-    for series in mild.series:
-        ends = [_end(other) for other in (series, *strong.series) if other.label == series.label]
-        if len(ends) == 2 and np.isfinite(ends).all():
-            told.append(f"{series.label} from {ends[0]:.3f} to {ends[1]:.3f}")
-    mildest = "no α" if mild.alpha is None else f"α = {mild.alpha:g}"  # data that are not dealt out by one
-    return f"{heading} from {mildest} to {strong.alpha:g}" + (f": {', '.join(told)}" if told else "")
-
-
-def _end(series: Series) -> float:
-    values = series.per_round("accuracy", mean)
-    return float(values[-1]) if len(values) else np.nan
-
-
 def tuning_picture(
     curves: Sequence[Curve], chosen: Mapping[tuple[str, float | None], float] | None = None, *, title: str = ""
 ) -> Figure:
@@ -141,26 +110,22 @@ def tuning_picture(
     The rate that is ``chosen`` for a data set and α (by default the best) is a star, that of the preset ``paper`` has a
     ring.
     """
-    panels = panels_with(one_model(curves, "accuracy", averaged=False), ("accuracy",))
+    panels = panels_with(one_model(curves), ("accuracy",))
     if any(series.settings.get("lr") is None for panel in panels for series in panel.series):
         raise FedGAError("there are no learning rates to compare: give runs that differ in --lr")
     best = chosen_rates(curves)  # refuses runs that differ in more than their rate, which no line could join
     datasets, alphas, stars = _datasets(panels), _alphas(panels), best if chosen is None else chosen
     algorithms = sorted({series.algorithm for panel in panels for series in panel.series}, key=algorithm_rank)
     with drawing():
-        columns = min(3, len(datasets))
-        cell = Cell(5.0, 3.2) if columns == 1 else Cell(2.9, 2.6)
+        grid = (-(-len(datasets) // 3), min(3, len(datasets)))
+        size = PanelSize(5.0, 3.2) if len(datasets) == 1 else PanelSize(2.9, 2.6)
         heading = title or f"{', '.join(map(display_name, algorithms))} after the last round, by learning rate"
-        several = seeds_text(panels) != "one seed"
-        caption = f"Mean over {seeds_text(panels)}, bars: their standard deviation." if several else "One seed."
+        caption = over_seeds(panels, "Mean", ", bars: their standard deviation")
         legend = _rates_legend(panels, alphas)
-        rows = -(-len(datasets) // columns)
-        figure, axes = compose(rows, columns, cell, title=heading, legend=legend, caption=caption)
-        for at, dataset in zip(axes, datasets, strict=False):
+        figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(datasets))
+        for at, dataset in zip(axes, datasets, strict=True):
             _draw_rates(at, [panel for panel in panels if panel.dataset == dataset], alphas, stars)
             at.set_title(dataset_name(dataset))
-        for at in axes[len(datasets) :]:
-            at.set_visible(False)
     return figure
 
 

@@ -12,10 +12,10 @@ from fedga.paper.report.scores import Reading, score_of
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import setting_text, varying_settings
-from fedga.spec.catalog import dataset_name, dataset_rank
+from fedga.spec.catalog import dataset_name, dataset_rank, place_name
 
 _LAST = Reading("accuracy", "last", "last")
-Place = tuple[str, float | None]
+DatasetAlpha = tuple[str, float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class _Search:
     by_rate: dict[float, list[Curve]] = field(default_factory=dict)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DatasetAlpha:
         return str(self.settings["dataset"]), self.settings["alpha"]
 
     @property
@@ -37,7 +37,7 @@ class _Search:
         return max(sorted(ended), key=lambda rate: ended[rate]) if ended else None
 
 
-def chosen_rates(curves: Sequence[Curve]) -> dict[Place, float]:
+def chosen_rates(curves: Sequence[Curve]) -> dict[DatasetAlpha, float]:
     """The best learning rate of every data set and α, the smaller of equal ones; none at which a run diverged.
 
     Runs of one data set and α that differ in more than rate and seed have no common choice and are refused.
@@ -66,20 +66,16 @@ def tuning_table(curves: Sequence[Curve]) -> Table:
         (*_head(search, told), *(_cell(search.by_rate.get(rate, ()), bold=search.chosen == rate) for rate in rates))
         for search in searches
     ]
-    caption = (
-        "Accuracy after the last round, mean (deviation) over seeds. Bold: the rate chosen. The choice looks at the"
-        " test split, as published choices of these rates did: what it reaches there is a little flattered."
-    )
+    caption = "Accuracy after the last round, mean (deviation) over seeds. Bold: the rate chosen, on the test split as "
+    caption += "published choices were: what it reaches there is a little flattered."
     headings = ("data set", "α", *(("setting",) if told else ()), *(f"{rate:g}" for rate in rates))
     return Table("tuning", "Accuracy by learning rate", headings, tuple(rows), caption)
 
 
-def tuning_words(rates: Mapping[Place, float]) -> tuple[str, ...]:
-    """The chosen rates, one sentence per data set."""
-    by_dataset: dict[str, list[str]] = {}
-    for (dataset, alpha), rate in rates.items():
-        by_dataset.setdefault(dataset, []).append(f"{rate:g}" + ("" if alpha is None else f" at α = {alpha:g}"))
-    return tuple(f"{dataset_name(name)}: the best learning rate is {', '.join(of)}." for name, of in by_dataset.items())
+def tuning_headline(rates: Mapping[DatasetAlpha, float]) -> str:
+    """The chosen rates; empty where there are none."""
+    told = [f"{rate:g} on {place_name(*place)}" for place, rate in rates.items()]
+    return f"The best learning rate is {'; '.join(told)}." if told else ""
 
 
 def _searches(curves: Sequence[Curve]) -> list[_Search]:
@@ -98,7 +94,7 @@ def _differing(searches: Sequence[_Search]) -> list[str]:
 
 def _all_differing(searches: Sequence[_Search]) -> list[str]:
     """The settings in which searches of one data set and α differ anywhere; places may differ in theirs by design."""
-    by_place: dict[Place, list[_Search]] = {}
+    by_place: dict[DatasetAlpha, list[_Search]] = {}
     for search in searches:
         by_place.setdefault(search.place, []).append(search)
     return list(dict.fromkeys(name for of in by_place.values() for name in _differing(of)))

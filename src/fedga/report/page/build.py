@@ -16,14 +16,14 @@ from fedga.report.general import general_pictures
 from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
 from fedga.report.page.payload import pack
-from fedga.report.page.repeat import repeat
+from fedga.report.page.repeat import KnownCommands, repeat
 from fedga.report.page.shared import LONG, TableView
-from fedga.report.page.story import plural, tell
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
-from fedga.report.page.tables import best_tables, partitions_table, results_table
+from fedga.report.page.tables import partitions_table, results_table
 from fedga.report.page.template import environment
-from fedga.report.words import listed
+from fedga.report.page.winners import best_tables, headline, troubles_table
+from fedga.report.words import listed, plural
 from fedga.store.database import FILE_NAME
 from fedga.version import __version__
 
@@ -31,12 +31,19 @@ _SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "look
 
 
 def write_page(
-    folder: Path, target: Path, sections: Sequence[Section] = (), *, title: str = "", called: str = ""
+    folder: Path,
+    target: Path,
+    sections: Sequence[Section] = (),
+    *,
+    title: str = "",
+    called: str = "",
+    known: KnownCommands | None = None,
 ) -> Path:
     """Write the page of a results folder, whole or not at all; ``sections`` come after its summary.
 
     A folder that has no runs makes a page too if there are sections to show. ``called`` is the folder's name on the
-    page, for one that is read where an archive was unpacked.
+    page, for one that is read where an archive was unpacked. ``known`` says which commands made runs of the folder,
+    where that was not ``fedga run``.
     """
     if target.is_dir():
         raise FedGAError(f"the page cannot be written to {str(target)!r}, which is a folder: give a file with --out")
@@ -48,12 +55,12 @@ def write_page(
     called = called or str(folder)
     study = read_study(folder, called) if not sections or (folder / FILE_NAME).is_file() else None
     contents = _frame(called, sections, title or _title(called, study))
-    contents |= {"study": study, **(_contents(study) if study else {})}
+    contents |= {"study": study, **(_contents(study, known) if study else {})}
     return _write(templates.get_template("page.html").render(contents), target)
 
 
 def results_section(folder: Path) -> Section:
-    """The tables of a folder's page, and the general pictures, for who wants them as files; none without runs."""
+    """The tables of a folder's page and the general pictures, to be written as files; none without runs."""
     if not (folder / FILE_NAME).is_file():
         return Section("results", "Results")
     study = read_study(folder)
@@ -69,8 +76,7 @@ def _read(name: str) -> str:
 def _title(called: str, study: Study | None) -> str:
     if study is None:
         return f"Results in {Path(called).name}"
-    datasets = list(dict.fromkeys(place.dataset_label for place in study.places))
-    return f"Federated learning on {listed(datasets)}".replace("-", "\u2011")  # CIFAR-10 is one word
+    return f"Federated learning on {listed(study.dataset_labels)}".replace("-", "\u2011")  # CIFAR-10 is one word
 
 
 def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, Any]:
@@ -87,18 +93,16 @@ def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, An
     }
 
 
-def _contents(study: Study) -> dict[str, Any]:
-    """What a page tells of runs."""
-    results = results_table(study)
-    partitions = partitions_table(study)
-    again = repeat(study)
-    story = tell(study)
+def _contents(study: Study, known: KnownCommands | None) -> dict[str, Any]:
+    """What a page shows of runs."""
+    results, again = results_table(study), repeat(study, known)
+    partitions, troubles = partitions_table(study), troubles_table(study)
     return {
-        "story": story,
-        "more": plural(len(story.more), "more comparison"),
+        "headline": headline(study),
         "overview": draw_overview(study),
         "size": (WIDTH, HEIGHT),
         "best": [TableView(table) for table in best_tables(study)],
+        "troubles": TableView(troubles) if troubles else None,
         "results": TableView(results.table),
         "filters": [(at, results.table.headings[at], _choices(results.table, at)) for at in results.columns],
         "packed": pack(study),

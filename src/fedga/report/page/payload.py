@@ -19,8 +19,8 @@ import numpy as np
 
 from fedga.drawing.heatmap import RAMP, counts_summary
 from fedga.drawing.style import GAINED, LOST
+from fedga.measures.columns import metric_column
 from fedga.report.curves import Curve
-from fedga.report.lines import METRIC_NAMES
 from fedga.report.page.marks import svg_style
 from fedga.report.page.overview import compared, shown_cohorts
 from fedga.report.page.study import Member, Study
@@ -41,15 +41,6 @@ MOST_CLIENTS = 100  # of a heat map
 _MAIN = ("accuracy", "averaged_accuracy")
 _MANY_CLASSES = 20  # with more of them, fewer clients are shown and their accuracies to a per cent
 _DEFAULT_LINES = 14
-
-_GROUPS = {"": "global model", "averaged": "model averaged over rounds", "clients": "active clients"}
-_OWN_NAMES = {
-    "ea_ratio": "EA ratio",
-    "client_ea_ratio": "EA ratio of clients' models",
-    "forgetting_frequent": "accuracy lost on frequent classes",
-    "forgetting_rare": "accuracy lost on rare classes",
-    "forgetting_missing": "accuracy lost on missing classes",
-}
 
 
 @dataclass(frozen=True)
@@ -134,7 +125,7 @@ class _Lines:
             known = known[np.linspace(0, len(known) - 1, most).round().astype(int)]
         rounds = self._place(curve.rounds[known])
         values = values[known]
-        if "ea_ratio" in name or not np.isfinite(values).all() or np.abs(values).max() >= 1000:
+        if metric_column(name).ratio or not np.isfinite(values).all() or np.abs(values).max() >= 1000:
             return [rounds, [_significant(value, self.digits) for value in values.tolist()], 1]
         whole = np.rint(values * 10**self.digits).astype(np.int64)
         return [rounds, np.diff(whole, prepend=0).tolist()]
@@ -173,17 +164,9 @@ def _significant(value: float, digits: int) -> float | int | str:
 
 
 def _metric(name: str) -> dict[str, Any]:
-    averaged = name.startswith("averaged_")
-    base = name.removeprefix("averaged_")
-    own = name.startswith(("client_", "forgetting_"))
-    label = _OWN_NAMES.get(base) or METRIC_NAMES.get(base, base.replace("_", " "))
-    return {
-        "name": name,
-        "label": label + (", averaged model" if averaged else ""),
-        "group": _GROUPS["averaged" if averaged else "clients" if own else ""],
-        "ratio": int("ea_ratio" in name),  # heavy-tailed: median and range on a logarithm
-        "bounded": int(base in ("accuracy", "macro_f1", "balanced_accuracy")),
-    }
+    column = metric_column(name)
+    numbers = {"ratio": int(column.ratio), "bounded": int(column.bounded)}  # a ratio: median and range on a logarithm
+    return {"name": name, "label": column.title, "group": column.measured_on, **numbers}
 
 
 def _place(study: Study, lines: _Lines, at: int) -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedga.drawing.canvas import Cell, LineEnd, compose, label_ends, text_width
+from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, rows_and_columns, text_width
 from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, line_style, shade
+from fedga.measures.columns import metric_column
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, measured, panels_with
-from fedga.report.words import curves_caption, diverged_text, seeds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,13 +21,41 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 AVERAGED = ", averaged"
-METRIC_NAMES = {
-    "accuracy": "test accuracy",
-    "macro_f1": "macro F1",
-    "balanced_accuracy": "balanced accuracy",
-    "loss": "test loss",
-}
 _MARKERS = 7  # per line
+
+
+def seeds_text(panels: Sequence[Panel]) -> str:
+    """How many seeds the lines are made of."""
+    numbers = sorted({len(series.sound) for panel in panels for series in panel.series if series.sound})
+    if not numbers or numbers == [1]:
+        return "one seed"
+    return f"{numbers[0]} seeds" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
+
+
+def over_seeds(panels: Sequence[Panel], statistic: str, spread: str = "") -> str:
+    """What a line and its band are: "Mean over 3 seeds, band: their standard deviation."."""
+    seeds = seeds_text(panels)
+    return "One seed." if seeds == "one seed" else f"{statistic} over {seeds}{spread}."
+
+
+def curves_caption(panels: Sequence[Panel], metric: str) -> str:
+    """What lines, bands and crosses of `draw_accuracy` are."""
+    caption = over_seeds(panels, "Mean", ", band: their standard deviation")
+    if measured(panels, f"averaged_{metric}"):
+        caption += " Dotted: the model averaged over rounds on the server."
+    return caption + diverged_text(panels)
+
+
+def diverged_text(panels: Sequence[Panel]) -> str:
+    """Which runs a picture shows with a cross; empty if none."""
+    found = [
+        f"{len(series.diverged)} of {len(series.curves)} of {series.label}"
+        + (f" at {panel.title}" if len(panels) > 1 else "")
+        for panel in panels
+        for series in panel.series
+        if series.diverged
+    ]
+    return f" ×: runs that diverged, left out of the mean ({'; '.join(found)})." if found else ""
 
 
 def accuracy_curves(
@@ -43,16 +72,15 @@ def accuracy_curves(
         alone = len(panels) == 1
         legend = [] if alone else line_legend(panels, metric)
         room = max(text_width(end, SMALL) for panel in panels for end in end_texts(panel, metric, names=alone)) + 0.3
-        cell = Cell(5.6, 3.9, right=room, top=0.15) if alone else Cell(2.75, 2.3, right=room)
-        rows, columns = _grid(panels)
+        size = PanelSize(5.6, 3.9, right=room, top=0.15) if alone else PanelSize(2.75, 2.3, right=room)
         caption = curves_caption(panels, metric)
         heading = title or (panels[0].title if alone else "")
-        figure, axes = compose(rows, columns, cell, title=heading, legend=legend, caption=caption)
-        for at, panel in zip(axes, panels, strict=False):
+        grid = rows_and_columns(len(panels))
+        figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
+        for at, panel in zip(axes, panels, strict=True):
             limits = fitted_limits([panel], metric, from_start=from_start)
             draw_accuracy(at, panel, metric, names=alone, limits=limits)
             at.set_title("" if alone else panel.title)
-        _hide_unused(axes, len(panels))
     return figure
 
 
@@ -68,15 +96,13 @@ def ea_ratio_curves(curves: Sequence[Curve], *, title: str = "") -> Figure:
         caption = "1 is unbiased. Active clients: the mean of their models after local training. "
         caption += f"Median over {seeds_text(panels)}, band from the lowest to the highest seed.{diverged_text(panels)}"
         legend = line_legend(panels, "ea_ratio")
-        cell = Cell(3.7, 2.5, left=0.75)
+        size = PanelSize(3.7, 2.5, left=0.75)
         heading = title or ("" if len(panels) > 1 else f"Error asymmetry: {panels[0].title}")
-        figure, axes = compose(len(panels), len(known), cell, title=heading, legend=legend, caption=caption)
-        for row, panel in enumerate(panels):
-            for column, metric in enumerate(known):
-                at = axes[row * len(known) + column]
-                draw_ratio(at, panel, metric)
-                at.set_title(f"{panel.title}: {columns[metric]}" if len(panels) > 1 else columns[metric].capitalize())
-                at.set_ylabel("EA ratio" if column == 0 else "")
+        figure, axes = compose(len(panels), len(known), size, title=heading, legend=legend, caption=caption)
+        for at, (panel, metric) in zip(axes, itertools.product(panels, known), strict=True):
+            draw_ratio(at, panel, metric)
+            at.set_title(f"{panel.title}: {columns[metric]}" if len(panels) > 1 else columns[metric].capitalize())
+            at.set_ylabel("EA ratio" if metric == known[0] else "")
     return figure
 
 
@@ -91,13 +117,12 @@ def draw_accuracy(
             label = series.label + (AVERAGED if averaged else "")
             rounds, middle = draw_line(axes, series, name, style, label, mean, plus_minus, number)
             if len(rounds):
-                ends.append(
-                    LineEnd(rounds[-1], middle[-1], _end_text(label, middle[-1], names), shade(style.color, -0.25))
-                )
+                text = _end_text(label, middle[-1], names)
+                ends.append(LineEnd(rounds[-1], middle[-1], text, shade(style.color, -0.25)))
         _draw_diverged(axes, series, metric)
     axes.set_xlim(0, _last_round(panel))
     axes.set_xlabel("round")
-    axes.set_ylabel(METRIC_NAMES.get(metric, metric))
+    axes.set_ylabel(metric_column(metric).title)
     if metric != "loss":
         axes.set_ylim(limits or fitted_limits([panel], metric))
     label_ends(axes, ends)
@@ -243,13 +268,3 @@ def line_legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
                 style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=averaged)
                 entries.setdefault(series.label + (AVERAGED if averaged else ""), style)
     return [Line2D([], [], label=label, **style.keywords()) for label, style in entries.items()]
-
-
-def _grid(panels: Sequence[Panel]) -> tuple[int, int]:
-    columns = min(3, len(panels)) if len(panels) != 4 else 2
-    return -(-len(panels) // columns), columns
-
-
-def _hide_unused(axes: Sequence[Axes], used: int) -> None:
-    for at in axes[used:]:
-        at.set_visible(False)
