@@ -134,10 +134,10 @@ class Ablation:
         return line_without_skew({name: arm.curves for name, arm in found.items() if arm is not None})
 
     @property
-    def goal(self) -> tuple[frozenset[str], Score]:
-        """The line without skew to be reached, and its setting: the strong one, or where it is missing the paper's."""
+    def goal(self) -> Score:
+        """The line without skew to be reached: the strong one, or where it is missing the paper's."""
         strong = self.without_skew(ALL)
-        return (ALL, strong) if strong.known else (NONE, self.without_skew(NONE))
+        return strong if strong.known else self.without_skew(NONE)
 
     @property
     def best(self) -> tuple[str, frozenset[str], str] | None:

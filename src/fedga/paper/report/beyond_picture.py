@@ -70,11 +70,17 @@ def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
 
 
 def _draw_place(axes: Axes, place: Ablation, rows: Sequence[frozenset[str]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     low, high = _limits(place, rows)
     axes.set(xlim=(low, high), ylim=(len(rows) - 0.5, -0.5), xlabel="test accuracy")
-    if _off_scale(place, rows):
-        _draw_strip(axes, low, high)
-    _set_ticks(axes, low, high)
+    if _off_scale(place, rows):  # room left of the scale for an arrow and its number, so that no dot lies on them
+        wide = text_width("0.000", _TINY) + 14 / 72
+        left = low - (high - low) * wide / (axes.bbox.width / axes.figure.dpi - wide)
+        axes.axvspan(left, low, color=shade(GRID, 0.55), linewidth=0, zorder=2.5)  # above whiskers, below numbers
+        axes.set_xlim(left, high)
+    ticks = MaxNLocator(4, steps=[1, 2, 2.5, 4, 5, 10]).tick_values(low, high)
+    axes.set_xticks([tick for tick in ticks if low <= tick <= high])
     for number, setting in enumerate(rows):
         for model, offset in zip(MODELS, (-_BETWEEN, _BETWEEN), strict=True):
             _draw_pair(axes, place, setting, model, number + offset, low)
@@ -84,7 +90,6 @@ def _draw_place(axes: Axes, place: Ablation, rows: Sequence[frozenset[str]]) -> 
         line = place.without_skew(setting)
         if line.known:
             axes.axvline(line.mean, label=even_name(setting), zorder=1, **_even_style(setting))
-    _draw_gap(axes, place, rows)
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0, labelcolor=TEXT, pad=7)
@@ -108,24 +113,6 @@ def _means(place: Ablation, settings: Sequence[frozenset[str]]) -> list[float]:
 
 def _off_scale(place: Ablation, rows: Sequence[frozenset[str]]) -> bool:
     return min(_means(place, rows)) < _limits(place, rows)[0]
-
-
-def _draw_strip(axes: Axes, low: float, high: float) -> None:
-    """Room left of the scale for an arrow and its number, so that no dot lies on them."""
-    wide = text_width("0.000", _TINY) + 14 / 72
-    left = low - (high - low) * wide / (axes.bbox.width / axes.figure.dpi - wide)
-    axes.axvspan(left, low, color=shade(GRID, 0.55), linewidth=0, zorder=2.5)  # above whiskers, below numbers
-    axes.set_xlim(left, high)
-
-
-def _set_ticks(axes: Axes, low: float, high: float) -> None:
-    """Ticks on the scale and not below the strip, as many as their numbers have room for."""
-    from matplotlib.ticker import MaxNLocator
-
-    left, right = axes.get_xlim()
-    inches = axes.bbox.width / axes.figure.dpi * (high - low) / (right - left)
-    ticks = MaxNLocator(min(8, int(2.2 * inches)), steps=[1, 2, 2.5, 4, 5, 10]).tick_values(low, high)
-    axes.set_xticks([tick for tick in ticks if low <= tick <= high])
 
 
 def _draw_pair(axes: Axes, place: Ablation, setting: frozenset[str], model: str, y: float, low: float) -> None:
@@ -163,32 +150,10 @@ def _draw_below(axes: Axes, algorithm: str, value: float, y: float, number: int)
     """
     place = (axes.get_xlim()[0], y)
     axes.plot(*place, "<", ms=6, color=MUTED, zorder=4, label=f"_{algorithm}", clip_on=False)
-    axes.annotate(
-        number_text(value),
-        place,
-        (7 + 30 * number, 0),
-        textcoords="offset points",
-        va="center",
-        size=_TINY,
-        color=shade(line_style(algorithm).color, -0.25),
-        zorder=5,
-        bbox={"facecolor": "white" if number else "none", "edgecolor": "none", "pad": 0.8},
-    )
-
-
-def _draw_gap(axes: Axes, place: Ablation, rows: Sequence[frozenset[str]]) -> None:
-    """An arrow from the best model under skew to the line without it, where it is long enough to be seen."""
-    _, goal = place.goal
-    if place.best is None or not goal.known:
-        return
-    _, setting, model = place.best
-    reached = place.accuracy(*place.best)
-    low, high = axes.get_xlim()
-    if abs(goal.mean - reached) / (high - low) * axes.bbox.width / axes.figure.dpi < 0.2:
-        return
-    y = rows.index(setting) + (_BETWEEN if model == "averaged" else -_BETWEEN)
-    arrow = {"arrowstyle": "->", "color": TEXT, "lw": 1.0, "shrinkA": 5, "shrinkB": 0, "mutation_scale": 8}
-    axes.annotate("", (goal.mean, y), (reached, y), arrowprops=arrow, zorder=5)
+    box = {"facecolor": "white" if number else "none", "edgecolor": "none", "pad": 0.8}
+    how: Any = {"textcoords": "offset points", "va": "center", "size": _TINY, "zorder": 5, "bbox": box}
+    color = shade(line_style(algorithm).color, -0.25)
+    axes.annotate(number_text(value), place, (7 + 30 * number, 0), color=color, **how)
 
 
 def _write_above(axes: Axes, name: str, lines: Sequence[str]) -> None:
@@ -207,46 +172,34 @@ def _even_style(axes: frozenset[str]) -> dict[str, Any]:
 def _legend(found: Sequence[Ablation]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    nothing: dict[str, Any] = {"linestyle": "none"}
-    handles = [
-        Line2D([], [], label=display_name(algorithm), **{**line_style(algorithm).keywords(), **nothing})
-        for algorithm in ALGORITHMS
-    ]
-    handles += [
-        Line2D([], [], label=f"{model} model", **{**LineStyle(MUTED, "o", "none", 1.0, model == "last").keywords()})
-        for model in MODELS
-        if any(place.score(one, axes, model).known for place in found for one in ALGORITHMS for axes in SETTINGS)
-    ]
-    handles += [
-        Line2D([], [], label=even_name(axes), **_even_style(axes))
-        for axes in (NONE, ALL)
-        if any(place.without_skew(axes).known for place in found)
-    ]
-    return handles
+    styles = {
+        display_name(algorithm): line_style(algorithm).keywords() | {"linestyle": "none"} for algorithm in ALGORITHMS
+    }
+    for model in MODELS:
+        if any(arm.scores[model].known for place in found for arm in place.arms):
+            styles[f"{model} model"] = LineStyle(MUTED, "o", "none", 1.0, model == "last").keywords()
+    for axes in (NONE, ALL):
+        if any(place.without_skew(axes).known for place in found):
+            styles[even_name(axes)] = _even_style(axes)
+    return [Line2D([], [], label=label, **style) for label, style in styles.items()]
 
 
 def _caption(found: Sequence[Ablation], rows: Sequence[frozenset[str]]) -> str:
     seeds = seeds_text(found)
     caption = "One seed." if seeds == "one seed" else f"Mean over {seeds}, whiskers: their standard deviation."
     caption += " Lead: FedGA less FedAvg, in points."
-    if any(place.goal[1].known for place in found):
-        caption += f" {NO_SKEW}"
-    notes = _odd_runs(found)
+    caption += f" {NO_SKEW}" if any(place.goal.known for place in found) else ""
     if any(_off_scale(place, rows) for place in found):
-        notes.insert(0, "Arrows in a grey strip mark settings off the scale")
-    return f"{caption} {'; '.join(notes)}." if notes else caption
-
-
-def _odd_runs(found: Sequence[Ablation]) -> list[str]:
-    """How many of the runs shown are not like the others; which they are, the table says."""
-    arms = [arm for place in found for one in ALGORITHMS for axes in SETTINGS if (arm := place.find(one, axes))]
+        caption += " Arrows in a grey strip: off the scale."
+    arms = [arm for place in found for arm in place.arms if not arm.even]
     statuses = [curve.status for arm in arms for curve in arm.curves]
     counts = {
         "never left the start plateau": sum(arm.stuck for arm in arms),
         "diverged": statuses.count("diverged"),
         "are unfinished": sum(status not in ("done", "diverged") for status in statuses),
     }
-    return [f"{count} of {len(statuses)} runs {what}" for what, count in counts.items() if count]
+    odd = [f"{count} of {len(statuses)} runs {what}" for what, count in counts.items() if count]
+    return f"{caption} {'; '.join(odd)}." if odd else caption
 
 
 def _best_text(place: Ablation) -> str:
@@ -257,5 +210,5 @@ def _best_text(place: Ablation) -> str:
     text = (
         f"Best: {display_name(algorithm)}, {setting_name(axes)}{averaged}, {number_text(place.accuracy(*place.best))}"
     )
-    _, goal = place.goal
+    goal = place.goal
     return f"{text}; no skew {number_text(goal.mean)}" if goal.known else text
