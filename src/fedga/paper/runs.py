@@ -201,11 +201,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             algorithms=("fedavg", "fedga"),
         ),
         Experiment(
-            "figure-ea",
-            "Figure 5",
-            "EA ratio of the active clients over rounds",
-            datasets=("cifar10",),
-            alphas=(0.1,),
+            "figure-ea", "Figure 5", "EA ratio of the active clients over rounds", datasets=("cifar10",), alphas=(0.1,)
         ),
         Experiment(
             "figure-curves",

@@ -94,7 +94,7 @@ def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | Non
     out.print(terminal(table, width=out.width))
     out.print(tuning_headline(chosen) or "Every rate diverged: try smaller ones with --lr.", highlight=False)
     try:
-        say("picture: " + ", ".join(map(str, save(tuning_picture(curves, chosen), folder / "figures" / "tuning"))))
+        say("picture: " + ", ".join(map(str, save(tuning_picture(curves), folder / "figures" / "tuning"))))
     except FedGAError as error:
         say(f"no picture: {error}")
     return chosen

@@ -7,9 +7,8 @@ model averaged over rounds on the server, is measured beside the last one in eve
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -158,24 +157,21 @@ def line_without_skew(even: Mapping[str, Sequence[Curve]]) -> Score:
 
 def arms(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> list[Arm]:
     """The runs by what is switched on in them; ``specs`` are the settings of every run by its id."""
-    found: dict[tuple[Any, ...], list[Curve]] = {}
+    found: dict[tuple[str, float | None, str, frozenset[str], str], list[Curve]] = {}
     alike: dict[tuple[Any, ...], RunSpec] = {}
     for curve in curves:
         if curve.run_id not in specs:
             raise FedGAError(f"the settings of run {curve.run_id!r} are missing: give those of every curve")
         spec = specs[curve.run_id]
         place = (spec.dataset, spec.alpha, spec.algorithm, axes_of(spec), spec.partition)
-        differing = _differing(alike.setdefault(place, spec), spec)
-        if differing:
+        pairs = zip(asdict(alike.setdefault(place, spec)).items(), asdict(spec).items(), strict=True)
+        if differing := [name for (name, one), (_, other) in pairs if one != other and name not in _UNSEEN]:
             raise FedGAError(
                 f"runs of {spec.algorithm} on {spec.dataset} have the same axes but differ in {', '.join(differing)}: "
                 "give those of one setting"
             )
         found.setdefault(place, []).append(curve)
-    return [
-        Arm(dataset, alpha, algorithm, axes, partition, tuple(sorted(members, key=lambda curve: curve.seed)))
-        for (dataset, alpha, algorithm, axes, partition), members in found.items()
-    ]
+    return [Arm(*place, tuple(sorted(of, key=lambda curve: curve.seed))) for place, of in found.items()]
 
 
 def axes_of(spec: RunSpec) -> frozenset[str]:
@@ -184,13 +180,8 @@ def axes_of(spec: RunSpec) -> frozenset[str]:
     >>> sorted(axes_of(RunSpec(alpha=0.1, standardize=True, lr_schedule="cosine")))
     ['pixels', 'schedule']
     """
-    settings = dataclasses.asdict(spec)
+    settings = asdict(spec)
     return frozenset(axis for axis, changes in CHANGES.items() if changes.items() <= settings.items())
-
-
-def _differing(first: RunSpec, second: RunSpec) -> list[str]:
-    names = (field.name for field in dataclasses.fields(RunSpec) if field.name not in _UNSEEN)
-    return [name for name in names if getattr(first, name) != getattr(second, name)]
 
 
 def ablations(of: Sequence[Arm]) -> list[Ablation]:
@@ -199,7 +190,7 @@ def ablations(of: Sequence[Arm]) -> list[Ablation]:
     for arm in of:
         groups.setdefault((arm.dataset, arm.alpha), []).append(arm)
     order = sorted(groups, key=lambda key: (dataset_rank(key[0]), key[1] is not None, key[1] or 0.0))
-    found = [one for key in order if (one := Ablation(*key, tuple(groups[key]))).best is not None]
+    found = [one for key in order if (one := Ablation(*key, tuple(groups[key]))).best]
     if not found:
         raise FedGAError("there is nothing to compare: no run of FedAvg or FedGA under skew has finished yet")
     return found

@@ -126,10 +126,7 @@ def epochs_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
 
 
 def labels_picture(
-    class_counts_by_alpha: Mapping[float, np.ndarray],
-    class_names: Sequence[str],
-    *,
-    most_clients: int = 30,
+    class_counts_by_alpha: Mapping[float, np.ndarray], class_names: Sequence[str], *, most_clients: int = 30
 ) -> Figure:
     """Who holds which classes under several α, one map above the other: supplement, Fig. 1 and 2.
 

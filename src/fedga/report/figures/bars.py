@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedga.drawing.canvas import PanelSize, compose, rows_and_columns
-from fedga.drawing.style import MUTED, SMALL, TEXT, drawing, line_style, shade
+from fedga.drawing.style import MUTED, SMALL, TEXT, drawing, shade
 from fedga.errors import FedGAError
 from fedga.report.curves import Curve, deviation, mean
 from fedga.report.figures.lines import seeds_text
@@ -106,7 +106,7 @@ def bar_legend(panels: Sequence[Panel]) -> list[Patch]:
 
 
 def bar_style(series: Series) -> dict[str, Any]:
-    color = line_style(series.algorithm, series.preset, variant=series.variant).color
+    color = series.style().color
     if series.preset == "strong":
         return {"facecolor": shade(color, 0.55), "edgecolor": color, "hatch": "////", "linewidth": 0.8}
     return {"facecolor": color, "edgecolor": color, "linewidth": 0.8}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, rows_and_columns, text_width
-from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, line_style, shade
+from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, shade
 from fedga.measures.columns import metric_column
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, measured, panels_with
@@ -110,22 +110,55 @@ def draw_accuracy(
     axes: Axes, panel: Panel, metric: str, *, names: bool, limits: tuple[float, float] | None = None
 ) -> None:
     """One panel's lines, limits and end labels; ``names`` puts the series' name beside its last value."""
-    ends: list[LineEnd] = []
-    for number, series in enumerate(panel.series):
-        for name, averaged in ((metric, False), (f"averaged_{metric}", True)):
-            style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=averaged)
-            label = series.label + (AVERAGED if averaged else "")
-            rounds, middle = draw_line(axes, series, name, style, label, mean, plus_minus, number)
-            if len(rounds):
-                text = _end_text(label, middle[-1], names)
-                ends.append(LineEnd(rounds[-1], middle[-1], text, shade(style.color, -0.25)))
-        _draw_diverged(axes, series, metric)
-    axes.set_xlim(0, _last_round(panel))
-    axes.set_xlabel("round")
-    axes.set_ylabel(metric_column(metric).title)
-    if metric != "loss":
+    ends = []
+    for label, style, rounds, values in _draw_lines(axes, panel, metric, mean, plus_minus):
+        text = _end_text(label, values[-1], names)
+        ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
+    axes.set(xlim=(0, _last_round(panel)), ylabel=metric_column(metric).title)
+    if metric_column(metric).bounded:
         axes.set_ylim(limits or fitted_limits([panel], metric))
     label_ends(axes, ends)
+
+
+def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) -> None:
+    """One panel's EA ratios; ``names`` writes the name of every series beside its last value."""
+    highest, ends = 10.0, []
+    for label, style, rounds, values in _draw_lines(axes, panel, metric, median, _lowest_highest):
+        if style.filled:  # not the averaged model
+            highest = max(highest, *values)
+            text = ratio_end(values[-1], label)
+            ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
+    axes.set_yscale("log")
+    axes.set_ylim(1, 20 * highest)  # a band may leave the picture: one seed in one round must not set its scale
+    axes.set_xlim(left=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value < 1e5 else power_text(value))
+    if names:
+        axes.set_xlim(0, max((end.x for end in ends), default=1))
+        label_ends(axes, ends)
+
+
+def _draw_lines(
+    axes: Axes,
+    panel: Panel,
+    metric: str,
+    middle: Callable[[np.ndarray], float],
+    band: Callable[[np.ndarray], tuple[float, float]],
+) -> list[tuple[str, LineStyle, np.ndarray, np.ndarray]]:
+    """Every series, its averaged model and its diverged runs; label, style, rounds and values of each line."""
+    drawn = []
+    for number, series in enumerate(panel.series):
+        for name, averaged in ((metric, False), (f"averaged_{metric}", True)):
+            style, label = series.style(averaged=averaged), series.label + (AVERAGED if averaged else "")
+            rounds, values = draw_line(axes, series, name, style, label, middle, band, number)
+            drawn += [(label, style, rounds, values)] if len(rounds) else []
+        for curve in series.diverged:
+            known = np.isfinite(curve.metric(metric))
+            rounds, values, style = curve.rounds[known], curve.metric(metric)[known], series.style()
+            cross: Any = {"ms": 9, "mew": 2.2, "clip_on": False, "zorder": 5, "label": "_cross"}
+            axes.plot(rounds, values, color=style.color, linestyle=style.line, linewidth=0.9, label="_diverged")
+            axes.plot(rounds[-1:], values[-1:], "x", color=style.color, **cross)
+    axes.set_xlabel("round")
+    return drawn
 
 
 def draw_line(
@@ -145,9 +178,8 @@ def draw_line(
     if not len(rounds):
         return rounds, values
     edges = np.array([band(column) for column in series.by_seed(metric).T])[known]
-    axes.fill_between(
-        rounds, edges[:, 0], edges[:, 1], color=style.color, alpha=BAND if style.filled else BAND / 2, linewidth=0
-    )
+    alpha = BAND if style.filled else BAND / 2
+    axes.fill_between(rounds, edges[:, 0], edges[:, 1], color=style.color, alpha=alpha, linewidth=0)
     step = max(1, len(rounds) // _MARKERS)
     every = (min(number * step // 4, len(rounds) - 1), step)
     axes.plot(rounds, values, label=label, markevery=every, **style.keywords())
@@ -163,43 +195,6 @@ def plus_minus(column: np.ndarray) -> tuple[float, float]:
 def _lowest_highest(column: np.ndarray) -> tuple[float, float]:
     finite = column[np.isfinite(column)]
     return (float(finite.min()), float(finite.max())) if len(finite) > 1 else (np.nan, np.nan)
-
-
-def _draw_diverged(axes: Axes, series: Series, metric: str) -> None:
-    style = line_style(series.algorithm, series.preset, variant=series.variant)
-    for curve in series.diverged:
-        values = curve.metric(metric)
-        known = np.isfinite(values)
-        rounds, values = curve.rounds[known], values[known]
-        if not len(rounds):
-            continue
-        axes.plot(rounds, values, color=style.color, linestyle=style.line, linewidth=0.9, label="_diverged")
-        axes.plot(
-            rounds[-1:], values[-1:], "x", color=style.color, ms=9, mew=2.2, label="_cross", clip_on=False, zorder=5
-        )
-
-
-def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) -> None:
-    """One panel's EA ratios; ``names`` writes the name of every series beside its last value."""
-    highest, ends = 10.0, []
-    for number, series in enumerate(panel.series):
-        style = line_style(series.algorithm, series.preset, variant=series.variant)
-        rounds, middle = draw_line(axes, series, metric, style, series.label, median, _lowest_highest, number)
-        highest = max([highest, *middle])
-        if len(rounds):
-            text = ratio_end(middle[-1], series.label)
-            ends.append(LineEnd(rounds[-1], middle[-1], text, shade(style.color, -0.25)))
-        style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=True)
-        draw_line(axes, series, f"averaged_{metric}", style, series.label + AVERAGED, median, _lowest_highest, number)
-        _draw_diverged(axes, series, metric)
-    axes.set_yscale("log")
-    axes.set_ylim(1, 20 * highest)  # a band may leave the picture: one seed in one round must not set its scale
-    axes.set_xlim(left=0)
-    axes.set_xlabel("round")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value < 1e5 else power_text(value))
-    if names:
-        axes.set_xlim(0, max((end.x for end in ends), default=1))
-        label_ends(axes, ends)
 
 
 def ratio_end(value: float, label: str) -> str:
@@ -265,6 +260,5 @@ def line_legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
     for averaged in (False, True):
         for series in (series for panel in panels for series in panel.series):
             if not averaged or series.has(f"averaged_{metric}"):
-                style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=averaged)
-                entries.setdefault(series.label + (AVERAGED if averaged else ""), style)
+                entries.setdefault(series.label + (AVERAGED if averaged else ""), series.style(averaged=averaged))
     return [Line2D([], [], label=label, **style.keywords()) for label, style in entries.items()]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.report.documents import Picture, Section, Table
+from fedga.report.documents import Section, Table
 from fedga.report.general import general_pictures
 from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
@@ -89,7 +88,7 @@ def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, An
         "version": __version__,
         "css": Markup(_read("page.css")),
         "script": Markup("\n".join(_read(f"{name}.js") for name in _SCRIPTS)),
-        "sections": [SectionView.of(section) for section in sections],
+        "sections": [_section_view(section) for section in sections],
     }
 
 
@@ -119,35 +118,20 @@ def _choices(table: Table, column: int) -> list[str]:
     return list(dict.fromkeys(row[column].text for row in table.rows))
 
 
-@dataclass(frozen=True)
-class PictureView:
-    """A picture as the page shows it."""
-
-    picture: Picture
-    source: str
-    width: float  # in CSS pixels
-
-
-@dataclass(frozen=True)
-class SectionView:
-    """A section with its tables and pictures made."""
-
-    id: str
-    short: str  # its title in the table of contents
-    section: Section
-    tables: tuple[TableView, ...]
-    pictures: tuple[PictureView, ...]
-
-    @classmethod
-    def of(cls, section: Section) -> SectionView:
-        name = re.sub(r"[^a-z0-9]+", "-", section.name.lower()).strip("-")
-        tables = tuple(TableView(table) for table in section.tables)
-        pictures = []
-        for picture in section.pictures:
-            figure = picture.draw()
-            pictures.append(PictureView(picture, svg_url(figure), 96 * float(figure.get_size_inches()[0])))
-        short = section.title if len(section.title) <= LONG else section.title.partition(":")[0]
-        return cls(f"section-{name}", short, section, tables, tuple(pictures))
+def _section_view(section: Section) -> dict[str, Any]:
+    """A section with its tables and pictures made; ``short`` is its title in the table of contents."""
+    pictures = []
+    for picture in section.pictures:
+        figure = picture.draw()
+        width = round(96 * float(figure.get_size_inches()[0]))  # in CSS pixels
+        pictures.append({"picture": picture, "source": svg_url(figure), "width": width})
+    return {
+        "id": "section-" + re.sub(r"[^a-z0-9]+", "-", section.name.lower()).strip("-"),
+        "short": section.title if len(section.title) <= LONG else section.title.partition(":")[0],
+        "section": section,
+        "tables": [TableView(table) for table in section.tables],
+        "pictures": pictures,
+    }
 
 
 def _write(text: str, target: Path) -> Path:

@@ -5,10 +5,10 @@ It stands in the page as it is, with no script to draw it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fedga.drawing.style import drawing
 from fedga.report.page.marks import svg_style
 from fedga.report.page.shared import Tick
 from fedga.report.page.study import Cohort, Member, Scenario, Study
@@ -141,21 +141,17 @@ def _value(member: Member) -> str:
 
 
 def nice_ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers between two values, two to ``most`` of them.
+    """Round numbers between two values, at most ``most`` of them.
 
     >>> nice_ticks(0.71, 0.93, 5)
     [0.75, 0.8, 0.85, 0.9]
     """
-    span = high - low
-    if not span > 0:
-        return [low]
-    for exponent in range(math.floor(math.log10(span)) - 1, math.floor(math.log10(span)) + 2):
-        for factor in (1, 2, 5):
-            step = factor * 10.0**exponent
-            first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-            if last - first < most:
-                return [round(place * step, 12) for place in range(first, last + 1)]
-    return [low]
+    with drawing():
+        from matplotlib.ticker import MaxNLocator
+
+        ticks = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
+    inside = [round(float(tick), 12) for tick in ticks if low - 1e-9 <= tick <= high + 1e-9]
+    return inside if high > low and inside else [low]
 
 
 def tick_text(tick: float, ticks: Iterable[float]) -> str:

@@ -101,8 +101,9 @@ class _Lines:
         found = {name for curve in curves for name in curve.values}
         self.names = [*(name for name in METRICS if name in found), *sorted(found.difference(METRICS))]
         self.metrics = [_metric(name) for name in self.names]
-        main = [_measured(curve, name) for curve in curves for name in _MAIN]
-        others = [_measured(curve, name) for curve in curves for name in self.names if name not in _MAIN]
+        counts = {name: [int((~np.isnan(curve.metric(name))).sum()) for curve in curves] for name in self.names}
+        main = [number for name in self.names if name in _MAIN for number in counts[name]]
+        others = [number for name in self.names if name not in _MAIN for number in counts[name]]
         self.main_rounds = _most_rounds(main, MAIN_SHARE * MOST_VALUES if others else MOST_VALUES)
         kept = _kept(main, self.main_rounds)
         self.other_rounds = min(_most_rounds(others, MOST_VALUES - kept), self.main_rounds)
@@ -135,10 +136,6 @@ class _Lines:
             self._places[key] = len(self.rounds)
             self.rounds.append(np.diff(rounds, prepend=0).tolist())
         return self._places[key]
-
-
-def _measured(curve: Curve, name: str) -> int:
-    return int(np.count_nonzero(~np.isnan(curve.metric(name))))
 
 
 def _kept(measured: Sequence[int], most: int) -> int:
