@@ -453,7 +453,7 @@ def test_clients_and_maps_are_those_of_the_folder(page: str, folder: Path) -> No
     with Store(folder) as store:
         kept = store.partitions()
     assert data["maps"][0]["counts"] == kept[0].class_counts.tolist()
-    seen = next(one for one in data["looks"] if one["place"] == 0 and one["label"] == "FedGA, strong")
+    seen = next(one for one in data["evaluations"] if one["place"] == 0 and one["label"] == "FedGA, strong")
     wanted = look(small_grid()[0], 20).arrays
     assert (seen["round"], seen["seed"], seen["clients"]) == (20, 0, [4, 8, 15])
     assert data["held"][seen["counts"]] == wanted["class_counts"].tolist()

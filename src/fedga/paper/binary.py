@@ -32,7 +32,7 @@ from fedga.paper.runs import EXPERIMENTS, SEEDS, Scope
 
 LOSSES = ("cross-entropy", "gradient alignment")
 RATIOS = (10.0, 100.0)
-LAST_CLASS = 6  # of the two classes that are told apart, the one of higher number
+LAST_CLASS = 6  # of the two classes that are distinguished, the one of higher number
 FILE_NAME = "binary.npz"
 _MOST_BYTES = 1 << 30  # of that file
 _COMPONENTS = 32
@@ -190,8 +190,8 @@ def write_binary_runs(folder: Path, runs: Sequence[BinaryRuns]) -> Path:
     """Keep the runs beside the results of a folder, in one file that is whole or not there."""
     arrays: dict[str, np.ndarray] = {}
     for number, run in enumerate(runs):
-        told = [run.dataset, run.positive, run.negative, run.loss, run.counts, run.seeds]
-        arrays[f"run_{number}"] = np.array(json.dumps(told))
+        names = [run.dataset, run.positive, run.negative, run.loss, run.counts, run.seeds]
+        arrays[f"run_{number}"] = np.array(json.dumps(names))
         arrays[f"epochs_{number}"] = run.epochs
         arrays[f"errors_{number}"] = np.stack([run.missed, run.false_alarm]).astype(np.float32)
     packed = io.BytesIO()

@@ -35,9 +35,7 @@ FILE_NAME = "paper.jsonl"
 _DIGEST = "sha256"
 _MOST_VALUES = 1000  # in one list of a note
 
-_QUICK_DATASET = "digits"
-_QUICK_SEEDS = {_QUICK_DATASET: (0, 1, 2)}
-_QUICK_ALPHAS = {_QUICK_DATASET: ALPHAS}
+_QUICK_DATASET, _QUICK_SEEDS = "digits", (0, 1, 2)
 _OTHER_QUICK_SEEDS, _OTHER_QUICK_ALPHAS = (0, 1), (0.05, 0.5)
 _QUICK_SHARE, _FEWEST_ROUNDS = 20, 10
 _SHORT = 100  # rounds; longer runs are evaluated in every second round and their clients evaluated less often
@@ -103,15 +101,14 @@ class Experiment:
     def alphas_in(self, scope: Scope, dataset: str) -> tuple[float, ...]:
         if scope.alphas:
             return scope.alphas
-        if scope.scale == "full":
+        if scope.scale == "full" or dataset == _QUICK_DATASET:
             return self.alphas
-        few = _QUICK_ALPHAS.get(dataset, _OTHER_QUICK_ALPHAS)
-        return tuple(alpha for alpha in self.alphas if alpha in few) or self.alphas[:1]
+        return tuple(alpha for alpha in self.alphas if alpha in _OTHER_QUICK_ALPHAS) or self.alphas[:1]
 
     def seeds_in(self, scope: Scope, dataset: str) -> tuple[int, ...]:
         if scope.seeds:
             return scope.seeds
-        few = _QUICK_SEEDS.get(dataset, _OTHER_QUICK_SEEDS)
+        few = _QUICK_SEEDS if dataset == _QUICK_DATASET else _OTHER_QUICK_SEEDS
         return self.seeds if scope.scale == "full" else tuple(seed for seed in few if seed in self.seeds)
 
     def runs(self, scope: Scope) -> list[RunSpec]:
@@ -263,7 +260,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "strong",
             BEYOND,
-            "the strong setting, and the same samples dealt evenly: the line without skew",
+            "the strong setting, and the same samples partitioned evenly: the line without skew",
             parts=(RunGroup(algorithms=("fedavg", "fedga")), RunGroup("strong"), *_NO_SKEW),
             datasets=_MEASURED,
             algorithms=("fedavg", "fedntd", "fedga"),
@@ -281,16 +278,12 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 }
 
 
-def find_experiment(name: str) -> Experiment:
-    if name not in EXPERIMENTS:
-        raise unknown_name("experiment", name, [*EXPERIMENTS, "all"])
-    return EXPERIMENTS[name]
-
-
 def experiments_in(name: str, scope: Scope) -> list[Experiment]:
     """The experiment of that name; for ``all``, those that have a data set in the scope."""
     if name != "all":
-        return [find_experiment(name)]
+        if name not in EXPERIMENTS:
+            raise unknown_name("experiment", name, [*EXPERIMENTS, "all"])
+        return [EXPERIMENTS[name]]
     if not scope.datasets or scope.scale == "quick":
         return list(EXPERIMENTS.values())
     return [each for each in EXPERIMENTS.values() if set(each.datasets) & set(scope.datasets)]

@@ -95,7 +95,8 @@ def make_panels(curves: Sequence[Curve]) -> list[Panel]:
     settings = [dict(identity) for identity in identities]
     telling = telling_settings(settings)
     labels = [_label(of, telling) for of in settings]
-    variants = _variants(settings)
+    kinds = [(base_name(str(of.get("algorithm", ""))), of.get("preset") or "") for of in settings]
+    variants = [kinds[:at].count(kind) for at, kind in enumerate(kinds)]
     panels = []
     for dataset, alpha in sorted(groups, key=lambda place: (str(place[0]), place[1] is not None, place[1])):
         group = groups[dataset, alpha]
@@ -172,13 +173,3 @@ def setting_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ":".join(f"{name}={setting_text(option)}" for name, option in value) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _variants(series: Sequence[Mapping[str, Any]]) -> list[int]:
-    seen: dict[tuple[str, str], int] = {}
-    variants = []
-    for settings in series:
-        kind = (base_name(str(settings.get("algorithm", ""))), str(settings.get("preset") or ""))
-        variants.append(seen.setdefault(kind, 0))
-        seen[kind] += 1
-    return variants

@@ -107,8 +107,8 @@ class Agreement:
     ) -> Table:
         name = f"{kind}-{self.which}-{self.reading.metric}-{self.reading.at}".replace("_", "-")
         panels = [panel for panel, _ in rows]
-        told = [f"Here: {self.reading.heading} {self.reading.moment}.", _CAPTIONS[kind]]
-        caption = " ".join(filter(None, [*told, stand_in_text(panel.dataset for panel in panels)]))
+        said = [f"Here: {self.reading.heading} {self.reading.moment}.", _CAPTIONS[kind]]
+        caption = " ".join(filter(None, [*said, stand_in_text(panel.dataset for panel in panels)]))
         cells = tuple((*place_cells(panel), *rest) for panel, rest in rows)
         return Table(name, title, ("data set", "α", *headings), cells, caption, dataset_breaks(panels))
 
@@ -154,7 +154,7 @@ def agreement_table(agreement: Agreement) -> Table:
     for cell in agreement.cells:
         text = agreement.printed_text(cell, score_text(cell.printed.mean, cell.printed.deviation))
         within = Cell("yes" if cell.within else "no", str(cell.within).lower()) if cell.comparable else Cell(NOTHING)
-        told = (
+        cells = (
             Cell(cell.series.label, cell.series.algorithm),
             cell.ours.cell(),
             Cell(text, cell.printed.mean, deviation=cell.printed.deviation),
@@ -162,7 +162,7 @@ def agreement_table(agreement: Agreement) -> Table:
             _signed(cell.deviations, 1),
             within,
         )
-        rows.append((cell.panel, told))
+        rows.append((cell.panel, cells))
     heading = agreement.reading.heading
     title = f"{heading[:1].upper()}{heading[1:]} here and in {TABLES[agreement.which]}"
     headings = ("algorithm", "here", agreement.printed_heading, "difference", "in deviations", "within")

@@ -60,8 +60,8 @@ def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
             PanelSize(width, _ROW * len(rows) + 0.1, left if at == 0 else 0.2, right, top=above) for at in range(across)
         ]
         heading = title or beyond_headline(of)
-        told: Any = {"title": heading, "legend": _legend(found), "caption": _caption(found, rows)}
-        figure, axes = compose(-(-len(found) // across), across, sizes, **told, number=len(found))
+        around: Any = {"title": heading, "legend": _legend(found), "caption": _caption(found, rows)}
+        figure, axes = compose(-(-len(found) // across), across, sizes, **around, number=len(found))
         for number, (at, place) in enumerate(zip(axes, found, strict=True)):
             _draw_place(at, place, rows)
             at.set_yticks(range(len(rows)), names if number % across == 0 else [])
@@ -124,8 +124,8 @@ def _draw_pair(axes: Axes, place: Ablation, setting: frozenset[str], model: str,
         x = np.maximum([one.mean for one in ends.values()], low)
         axes.plot(x, (y, y), color=color, linewidth=4, solid_capstyle="butt", zorder=3, label="_lead")
         where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        told = shade(line_style(ahead).color, -0.25) if points(lead) != "0.0" else MUTED
-        axes.annotate(points(lead), (1, y), (8, 0), va="center", size=SMALL, color=told, **where)
+        color = shade(line_style(ahead).color, -0.25) if points(lead) != "0.0" else MUTED
+        axes.annotate(points(lead), (1, y), (8, 0), va="center", size=SMALL, color=color, **where)
     below = 0
     for algorithm, one in ends.items():
         if one.known and one.mean < low:

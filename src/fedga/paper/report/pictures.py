@@ -106,8 +106,8 @@ def epochs_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
         room = max(text_width(text, SMALL) for panel in every for text in end_texts(panel, _METRIC, names=False)) + 0.3
         sizes = [PanelSize(2.45, 2.6, left=0.85 if at == 0 else 0.15, right=room) for at in range(len(columns))]
         heading = title or ("" if len(rows) > 1 else f"Local epochs at equal work: {every[0].title}")
-        told: Any = {"legend": line_legend(every, _METRIC), "caption": curves_caption(every, _METRIC)}
-        figure, axes = compose(len(rows), len(columns), sizes, title=heading, **told)
+        around: Any = {"legend": line_legend(every, _METRIC), "caption": curves_caption(every, _METRIC)}
+        figure, axes = compose(len(rows), len(columns), sizes, title=heading, **around)
         for at, (row, epochs) in zip(axes, itertools.product(rows, columns), strict=True):
             panel = panels.get((*row, epochs))
             if panel is None:

@@ -198,9 +198,9 @@ def _beside(curves: Sequence[Curve], which: str, at: str) -> list[Table]:
 
 
 def _summary(compared: Sequence[tuple[str, Sequence[Curve]]], which: str) -> tuple[str, list[Table]]:
-    """How many cells agree with print at each moment; the headline leaves out a second look at the same runs."""
-    told = [(at, [curve for curve in of if curve.settings["algorithm"] in SUMMARISED]) for at, of in compared]
-    found = [compare(of, which, at=at) for at, of in told if _is_printed(of, which)]
+    """How many cells agree with print at each moment; the headline leaves out the second moment of the same runs."""
+    chosen = [(at, [curve for curve in of if curve.settings["algorithm"] in SUMMARISED]) for at, of in compared]
+    found = [compare(of, which, at=at) for at, of in chosen if _is_printed(of, which)]
     if not found:
         return "", []
     names = [display_name(name) for name in SUMMARISED]

@@ -61,24 +61,24 @@ def tuning_table(curves: Sequence[Curve]) -> Table:
     """
     searches = _searches(curves)
     rates = sorted({rate for search in searches for rate in search.by_rate}, reverse=True)
-    told = list(dict.fromkeys(name for names in _differing(searches).values() for name in names))
+    differing = list(dict.fromkeys(name for names in _differing(searches).values() for name in names))
     rows = []
     for search in searches:
         (dataset, alpha), chosen = search.place, search.chosen
-        setting = ", ".join(f"{name} {setting_text(search.settings.get(name))}" for name in told)
+        setting = ", ".join(f"{name} {setting_text(search.settings.get(name))}" for name in differing)
         head = [Cell(dataset_name(dataset), dataset), Cell("" if alpha is None else f"{alpha:g}", alpha)]
-        head += [Cell(setting, setting)] if told else []
+        head += [Cell(setting, setting)] if differing else []
         rows.append((*head, *(_cell(search.by_rate.get(rate, ()), bold=chosen == rate) for rate in rates)))
     caption = "Accuracy after the last round, mean (deviation) over seeds. Bold: the rate chosen, on the test split as "
     caption += "published choices were: what it reaches there is a little flattered."
-    headings = ("data set", "α", *(("setting",) if told else ()), *(f"{rate:g}" for rate in rates))
+    headings = ("data set", "α", *(("setting",) if differing else ()), *(f"{rate:g}" for rate in rates))
     return Table("tuning", "Accuracy by learning rate", headings, tuple(rows), caption)
 
 
 def tuning_headline(rates: Mapping[DatasetAlpha, float]) -> str:
     """The chosen rates; empty where there are none."""
-    told = [f"{rate:g} on {place_name(*place)}" for place, rate in rates.items()]
-    return f"The best learning rate is {'; '.join(told)}." if told else ""
+    chosen = [f"{rate:g} on {place_name(*place)}" for place, rate in rates.items()]
+    return f"The best learning rate is {'; '.join(chosen)}." if chosen else ""
 
 
 def _searches(curves: Sequence[Curve]) -> list[_Search]:

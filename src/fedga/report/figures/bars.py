@@ -34,7 +34,7 @@ _CAPTION = (
 def forgetting_bars(curves: Sequence[Curve], *, title: str = "") -> Figure:
     """Accuracy that a round of local training takes from the clients' frequent, rare and missing classes.
 
-    A bar is the mean over the examined rounds, then over seeds; its whisker the standard deviation over seeds.
+    A bar is the mean over the evaluated rounds, then over seeds; its whisker the standard deviation over seeds.
     """
     panels = forgetting_panels(curves)
     if not panels:
@@ -44,7 +44,7 @@ def forgetting_bars(curves: Sequence[Curve], *, title: str = "") -> Figure:
         columns = 2 if bars <= 4 else 1
         size = PanelSize(min(max(4.2, 0.42 * (3 * bars + 2)), 11.0), 2.7, top=0.36 if len(panels) > 1 else 0.15)
         heading = title or ("" if len(panels) > 1 else f"Accuracy lost in a round of local training: {panels[0].title}")
-        caption = f"{_CAPTION} Mean over the examined rounds and {seeds_text(panels)}."
+        caption = f"{_CAPTION} Mean over the evaluated rounds and {seeds_text(panels)}."
         legend = bar_legend(panels)
         grid = rows_and_columns(len(panels), columns)
         figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
@@ -55,7 +55,7 @@ def forgetting_bars(curves: Sequence[Curve], *, title: str = "") -> Figure:
 
 
 def forgetting_panels(curves: Sequence[Curve]) -> list[Panel]:
-    """The series in which active clients were examined."""
+    """The series in which active clients were evaluated."""
     panels = []
     for panel in make_panels(curves):
         series = [of for of in panel.series if any(np.isfinite(per_seed(of, kind)).any() for kind in KINDS)]
@@ -64,7 +64,7 @@ def forgetting_panels(curves: Sequence[Curve]) -> list[Panel]:
 
 
 def per_seed(series: Series, kind: str) -> np.ndarray:
-    """Mean over the examined rounds of every sound run, ``[runs]``."""
+    """Mean over the evaluated rounds of every sound run, ``[runs]``."""
     return np.array([curve.over_rounds(kind) for curve in series.sound])
 
 

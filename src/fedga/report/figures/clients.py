@@ -228,6 +228,6 @@ def _headline(changes: Mapping[str, Mapping[str, float]]) -> str:
     heading = "Accuracy after a round of local training"
     for kind in ("missing", "rare", "frequent"):
         if all(kind in of for of in changes.values()):
-            told = [f"{display_name(name)}\u00a0{points_text(of[kind])}".strip() for name, of in changes.items()]
-            return f"{heading}, {kind} classes, in points: {', '.join(told)}"
+            points = [f"{display_name(name)}\u00a0{points_text(of[kind])}".strip() for name, of in changes.items()]
+            return f"{heading}, {kind} classes, in points: {', '.join(points)}"
     return heading

@@ -28,21 +28,21 @@ def demo_picture(curves: Sequence[Curve], *, dataset: str | None = None, alpha: 
     Of several data sets and α, the first data set and its smallest α (the strongest skew) are shown unless given.
     """
     panel = _choose(panels_with(curves, ("accuracy", "averaged_accuracy")), dataset, alpha)
-    examined = next((one for one in forgetting_panels(curves) if one.title == panel.title), None)
+    forgetting = next((one for one in forgetting_panels(curves) if one.title == panel.title), None)
     with drawing():
         room = max(text_width(text, SMALL) for text in end_texts(panel, "accuracy", names=True)) + 0.3
         height = max(3.5, 0.17 * (2 * len(panel.series) + 3))
         sizes = [PanelSize(4.4, height, right=room, top=0.42)]
         caption = curves_caption([panel], "accuracy")
-        if examined:
-            names = max(text_width(series.label, SMALL) for series in examined.series)
+        if forgetting:
+            names = max(text_width(series.label, SMALL) for series in forgetting.series)
             sizes.append(PanelSize(2.4, height, left=names + 0.3, right=0.3, top=0.42))
             caption += " Rare: fewer samples than the client's mean class has; missing: none."
         figure, axes = compose(1, len(sizes), sizes, title=_headline(panel), caption=caption)
         draw_accuracy(axes[0], panel, "accuracy", names=True)
         axes[0].set_title("Accuracy of the global model")
-        if examined:
-            _draw_forgotten(axes[1], examined)
+        if forgetting:
+            _draw_forgotten(axes[1], forgetting)
     return figure
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.report.documents import Section, Table
+from fedga.report.documents import Section
 from fedga.report.general import general_pictures
 from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
@@ -26,7 +26,7 @@ from fedga.report.words import listed, plural
 from fedga.store.database import FILE_NAME
 from fedga.version import __version__
 
-_SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "looks", "page")
+_SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "clients", "page")
 
 
 def write_page(
@@ -96,6 +96,7 @@ def _contents(study: Study, known: KnownCommands | None) -> dict[str, Any]:
     """What a page shows of runs."""
     results, again = results_table(study), repeat(study, known)
     partitions, troubles = partitions_table(study), troubles_table(study)
+    choices = {at: list(dict.fromkeys(row[at].text for row in results.table.rows)) for at in results.columns}
     return {
         "headline": headline(study),
         "overview": draw_overview(study),
@@ -103,7 +104,7 @@ def _contents(study: Study, known: KnownCommands | None) -> dict[str, Any]:
         "best": [TableView(table) for table in best_tables(study)],
         "troubles": TableView(troubles) if troubles else None,
         "results": TableView(results.table),
-        "filters": [(at, results.table.headings[at], _choices(results.table, at)) for at in results.columns],
+        "filters": [(at, results.table.headings[at], texts) for at, texts in choices.items()],
         "packed": pack(study),
         "partitions": TableView(partitions) if partitions else None,
         "costs": [TableView(table) for table in cost_tables(study)],
@@ -112,10 +113,6 @@ def _contents(study: Study, known: KnownCommands | None) -> dict[str, Any]:
         "data": TableView(again.data),
         "runs": plural(len(study.runs), "run"),
     }
-
-
-def _choices(table: Table, column: int) -> list[str]:
-    return list(dict.fromkeys(row[column].text for row in table.rows))
 
 
 def _section_view(section: Section) -> dict[str, Any]:

@@ -61,7 +61,8 @@ def networks(study: Study) -> list[Network]:
 def _size(study: Study, spec: RunSpec) -> tuple[int | None, int]:
     """Parameters and classes. Only our own networks are built: a results file must not choose what code runs here."""
     classes = study.classes(spec.dataset) or 0
-    shape = _input_shape(study.folder, spec)
+    source = find_source(spec.dataset)
+    shape = source.shape if source is not None else _saved_shape(study.folder, spec.dataset)
     if spec.model not in MODELS or shape is None or not classes:
         return None, classes
     try:
@@ -70,11 +71,6 @@ def _size(study: Study, spec: RunSpec) -> tuple[int | None, int]:
     except Exception:  # a shape that this network was never made for: the page does without the number
         return None, classes
     return sum(p.numel() for p in model.parameters()), classes
-
-
-def _input_shape(folder: Path, spec: RunSpec) -> tuple[int, ...] | None:
-    source = find_source(spec.dataset)
-    return source.shape if source is not None else _saved_shape(folder, spec.dataset)
 
 
 def _saved_shape(folder: Path, dataset: str) -> tuple[int, ...] | None:

@@ -49,7 +49,7 @@ def _chosen(places: Sequence[Scenario]) -> Found:
 
 
 def _title(title: str, drawn: Found) -> str:
-    """What all panels say of the last round is not so where nobody is at its end."""
+    """With a remark where no run is at its last round."""
     return title if any(cohort.finished for _, cohort in drawn) else f"{title}, unfinished"
 
 
@@ -130,8 +130,8 @@ def _dots(place: Scenario) -> dict[str, Any]:
     dots = []
     for cohort, member in chosen:
         below, middle, above = map(across, _edges(member))
-        told = {"label": cohort.label(member), "value": _value(member), "style": svg_style(member.style)}
-        dots.append({**told, "at": middle, "low": below, "high": above})
+        dot = {"label": cohort.label(member), "value": _value(member), "style": svg_style(member.style)}
+        dots.append({**dot, "at": middle, "low": below, "high": above})
     shown = [Tick(across(tick), tick_text(tick, ticks)) for tick in ticks]
     return {"title": _title(place.title, drawn), "ticks": shown, "dots": dots}
 

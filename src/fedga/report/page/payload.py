@@ -33,7 +33,7 @@ from fedga.store.store import Store
 MOST_ROUNDS = 150  # of a run, in a chart
 FEWEST_ROUNDS = 20
 MOST_VALUES = 500_000  # of all curves together
-MAIN_SHARE = 0.4  # of these, for the metrics that are looked at first
+MAIN_SHARE = 0.4  # of these, for the metrics shown first
 FINE_VALUES = 150_000  # up to so many, values keep six digits
 MOST_ROWS = 30_000  # of the whole CSV
 MOST_CSV_BYTES = 1_200_000  # packed
@@ -54,13 +54,13 @@ class Packed:
     other_rounds: int  # that a curve of another metric keeps
     thinned: bool
     digits: int
-    looked: bool  # whether the folder knows any client before and after its training
+    evaluated: bool  # whether the folder knows any client before and after its training
 
 
 def pack(study: Study) -> Packed:
     rows = sum(len(curve.rounds) for curve in study.curves)
     csv = _whole_csv(study) if rows <= MOST_ROWS else ""
-    lines, looks = _Lines(study.curves), _looks(study)
+    lines, clients = _Lines(study.curves), _client_evaluations(study)
     data = {
         "metrics": lines.metrics,
         "scale": 10**lines.digits,
@@ -69,7 +69,7 @@ def pack(study: Study) -> Packed:
         "rounds": lines.rounds,
         "runs": _runs(study, lines, with_names=not csv),
         "maps": _maps(study),
-        **looks,
+        **clients,
         "ramp": RAMP,
         "lost": LOST,
         "gained": GAINED,
@@ -77,12 +77,19 @@ def pack(study: Study) -> Packed:
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Packed(
-        _zip(text), csv, rows, lines.main_rounds, lines.other_rounds, lines.thinned, lines.digits, bool(looks["looks"])
+        _zip(text),
+        csv,
+        rows,
+        lines.main_rounds,
+        lines.other_rounds,
+        lines.thinned,
+        lines.digits,
+        bool(clients["evaluations"]),
     )
 
 
 def _zip(text: str) -> str:
-    """The same text gives the same letters: gzip is not told the time."""
+    """The same text gives the same letters: gzip gets no time."""
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
@@ -232,26 +239,26 @@ def _maps(study: Study) -> list[dict[str, Any]]:
     ]
 
 
-def _looks(study: Study) -> dict[str, list[Any]]:
-    """The last look at the active clients of every series, of its lowest seed; what several share is kept once."""
+def _client_evaluations(study: Study) -> dict[str, list[Any]]:
+    """The last evaluation of the active clients of every series, of its lowest seed; shared parts are kept once."""
     held: dict[str, int] = {}
     named: dict[str, int] = {}
-    looks = []
+    evaluations = []
     with Store(study.folder) as store:
         for at, place in enumerate(study.places):
             names = study.class_names(place.dataset)
             for cohort in compared(place.cohorts):
                 for member in cohort.members:
-                    if (seen := _last_look(store, member)) is not None:
-                        look = _look(seen[1], names, study.client_names(place.dataset))
-                        look |= {"place": at, "label": cohort.label(member), "seed": seen[0]}
-                        look["counts"] = held.setdefault(json.dumps(look["counts"]), len(held))
-                        look["classes"] = named.setdefault(json.dumps(look["classes"]), len(named))
-                        looks.append(look)
-    return {"looks": looks, "held": list(map(json.loads, held)), "classNames": list(map(json.loads, named))}
+                    if (seen := _last_evaluation(store, member)) is not None:
+                        one = _evaluation(seen[1], names, study.client_names(place.dataset))
+                        one |= {"place": at, "label": cohort.label(member), "seed": seen[0]}
+                        one["counts"] = held.setdefault(json.dumps(one["counts"]), len(held))
+                        one["classes"] = named.setdefault(json.dumps(one["classes"]), len(named))
+                        evaluations.append(one)
+    return {"evaluations": evaluations, "held": list(map(json.loads, held)), "classNames": list(map(json.loads, named))}
 
 
-def _look(seen: ClientRound, names: Sequence[str], called: Sequence[str]) -> dict[str, Any]:
+def _evaluation(seen: ClientRound, names: Sequence[str], called: Sequence[str]) -> dict[str, Any]:
     arrays = seen.arrays
     classes = arrays["class_counts"].shape[1]
     many = classes > _MANY_CLASSES
@@ -267,7 +274,7 @@ def _look(seen: ClientRound, names: Sequence[str], called: Sequence[str]) -> dic
     }
 
 
-def _last_look(store: Store, member: Member) -> tuple[int, ClientRound] | None:
+def _last_evaluation(store: Store, member: Member) -> tuple[int, ClientRound] | None:
     for curve in sorted(member.series.curves, key=lambda curve: curve.seed):
         if seen := store.client_rounds(curve.run_id):
             return curve.seed, seen[-1]

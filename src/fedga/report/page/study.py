@@ -23,7 +23,11 @@ from fedga.spec.settings import SETTINGS, RunSpec
 from fedga.store.records import Partition, Run
 from fedga.store.store import Store
 
-_ONLY_LOOKS = ("evaluate_every", "diagnose_every", "server_average")  # settings that leave the trained model as it is
+_ONLY_EVALUATES = (
+    "evaluate_every",
+    "diagnose_every",
+    "server_average",
+)  # settings that leave the trained model as it is
 _NO_SETTING = ("dataset", "alpha", "algorithm", "algorithm_options", "seed")  # in which members of a cohort may differ
 
 
@@ -141,7 +145,7 @@ class Study:
 
 
 def read_study(folder: Path, called: str = "") -> Study:
-    """Everything a page needs but the looks at clients, which are read one by one when they are packed."""
+    """Everything a page needs but the evaluations of clients, which are read one by one when they are packed."""
     with Store(folder) as store:
         runs, partitions = store.runs(), store.partitions()
     curves = read_curves(folder)
@@ -215,10 +219,10 @@ def _cohorts(
 def _shared(series: Series, specs: Mapping[str, RunSpec]) -> dict[str, Any]:
     """All settings that the members of a cohort have in common, whether or not they tell runs of the folder apart.
 
-    What only looks at a model counts where a series is one of several that differ in nothing else.
+    What only evaluates a model counts where a series is one of several that differ in nothing else.
     """
     spec = specs.get(series.curves[0].run_id)
-    every = {} if spec is None else {name: getattr(spec, name) for name in SETTINGS if name not in _ONLY_LOOKS}
+    every = {} if spec is None else {name: getattr(spec, name) for name in SETTINGS if name not in _ONLY_EVALUATES}
     return {name: value for name, value in {**every, **series.settings}.items() if name not in _NO_SETTING}
 
 
@@ -233,7 +237,7 @@ def _names(cohorts: Sequence[Mapping[str, Any]], dataset: str, alpha: float | No
     """Preset and own settings of each cohort, as few of them as tell all apart."""
     varying = [name for name in varying_settings(cohorts) if name != "preset"]
     several = len({settings.get("preset") for settings in cohorts}) > 1
-    telling = [name for name in varying if name not in _ONLY_LOOKS]
+    telling = [name for name in varying if name not in _ONLY_EVALUATES]
     for names in (telling, varying):
         found = [
             (str(settings.get("preset") or ""), _own_settings(settings, names, dataset, alpha)) for settings in cohorts
