@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +36,13 @@ _HEADINGS = (
 _OPTIONAL = ("a client keeps", "the server needs", "options")  # columns that may be left out
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network that runs trained: its name, what it was for, and its size where that can be known."""
-
-    model: str
-    datasets: tuple[str, ...]
-    parameters: int | None
-    classes: int
-
-
-def networks(study: Study) -> list[Network]:
-    """The networks of a study, each once; those of equal size and classes cost the same."""
+def networks(study: Study) -> dict[tuple[str, int | None, int], list[str]]:
+    """Model, parameters (None where unknown) and classes of every network that runs trained -> its data sets."""
     found: dict[tuple[str, int | None, int], list[str]] = {}
     for spec in {(run.spec.model, run.spec.norm, run.spec.dataset): run.spec for run in study.runs}.values():
-        found.setdefault((spec.model, *_size(study, spec)), []).append(study.labels[spec.dataset])
-    return [
-        Network(model, tuple(dict.fromkeys(datasets)), parameters, classes)
-        for (model, parameters, classes), datasets in found.items()
-    ]
+        labels = found.setdefault((spec.model, *_size(study, spec)), [])
+        labels += [label for label in [study.labels[spec.dataset]] if label not in labels]
+    return found
 
 
 def _size(study: Study, spec: RunSpec) -> tuple[int | None, int]:
@@ -95,20 +82,20 @@ def cost_tables(study: Study) -> list[Table]:
     known = {name: kind for name in ran if (kind := _class_of(name))}
     notes = _code_notes(study, ran - ALGORITHMS.keys(), known)
     tables = []
-    for number, network in enumerate(networks(study)):
-        rows = algorithms_rows(network.parameters or 0, network.classes, known)
-        columns = cost_columns(rows, sized=network.parameters is not None)
+    for number, ((model, parameters, classes), datasets) in enumerate(networks(study).items()):
+        rows = algorithms_rows(parameters or 0, classes, known)
+        columns = cost_columns(rows, sized=parameters is not None)
         columns["from"] = [row["citation"] for row in rows]
-        wanted = _HEADINGS if network.parameters is not None else _HEADINGS[2:]
+        wanted = _HEADINGS if parameters is not None else _HEADINGS[2:]
         shown = {name: columns[name] for name in wanted if any(columns[name]) or name not in _OPTIONAL}
         named = [(Cell(display_name(row["algorithm"]), note=notes.get(row["algorithm"], "")),) for row in rows]
         cells = [[Cell(text or NOTHING) for text in texts] for texts in zip(*shown.values(), strict=True)]
         complete = [(*name, *others) for name, others in zip(named, cells, strict=True)]
         unknown = [Cell(NOTHING)] * len(shown)
         complete += [(Cell(display_name(name), note=notes[name]), *unknown) for name in sorted(ran - known.keys())]
-        title = f"{network.model} on {', '.join(network.datasets)}"
+        title = f"{model} on {', '.join(datasets)}"
         name = f"costs-{number}" if number else "costs"
-        tables.append(Table(name, title, ("algorithm", *shown), tuple(complete), _cost_caption(network)))
+        tables.append(Table(name, title, ("algorithm", *shown), tuple(complete), _cost_caption(parameters)))
     return tables
 
 
@@ -134,9 +121,8 @@ def _code_notes(study: Study, own: set[str], known: Mapping[str, Any]) -> dict[s
     return notes
 
 
-def _cost_caption(network: Network) -> str:
+def _cost_caption(parameters: int | None) -> str:
     beyond = "Per client and round, beyond what FedAvg sends: the model, once down and once up"
-    if network.parameters is None:
+    if parameters is None:
         return f"{beyond}. The size of this network is unknown here, so bytes are left out."
-    size = human_bytes(_FLOAT * network.parameters)
-    return f"{beyond} ({network.parameters:,} parameters, {size}). A dash is nothing."
+    return f"{beyond} ({parameters:,} parameters, {human_bytes(_FLOAT * parameters)}). A dash is nothing."
