@@ -12,7 +12,7 @@ from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedga.drawing.canvas import Cell, compose
+from fedga.drawing.canvas import PanelSize, compose
 from fedga.drawing.style import MUTED, SMALL, drawing, save
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
         figure, axes = compose(
             1,
             len(models),
-            Cell(3.3, 2.9, left=0.75),
+            PanelSize(3.3, 2.9, left=0.75),
             title=f"One local step of one client on one {machine}",
             subtitle=f"time for a batch of {batch} samples, forward to update, by the number of stacked clients",
             legend=legend,

@@ -33,7 +33,7 @@ from gpu_picture import readable, whole_decades
 
 from fedga.algorithms import make_algorithm
 from fedga.data.federation import Dataset, Federation
-from fedga.drawing.canvas import Cell, LineEnd, compose, label_ends
+from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends
 from fedga.drawing.style import MUTED, SMALL, drawing, save
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
@@ -298,7 +298,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
         figure, (times, memory) = compose(
             1,
             2,
-            [Cell(3.4, 2.9, left=0.75), Cell(3.6, 2.9, left=0.85, right=1.15)],
+            [PanelSize(3.4, 2.9, left=0.75), PanelSize(3.6, 2.9, left=0.85, right=1.15)],
             title=f"Rounds of a federation of {report['scale']['clients']:,} clients on {place}",
             subtitle=f"{NAMES[report['model']]}, two local steps of a client, by the number of active clients",
             caption=f"Medians and quartiles over the rounds after {warm_ones(report)}.{dashed}",

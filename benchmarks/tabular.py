@@ -35,7 +35,7 @@ from torch import Tensor
 from fedga.algorithms import Algorithm
 from fedga.algorithms.base import Batch, cross_entropy
 from fedga.data import Dataset, Federation, make_federation
-from fedga.drawing.canvas import Cell, compose, text_width
+from fedga.drawing.canvas import PanelSize, compose, text_width
 from fedga.drawing.style import MUTED, SMALL, TEXT, algorithm_color, drawing, save
 from fedga.estimator import FedGAClassifier
 
@@ -173,7 +173,7 @@ def draw(rows: Sequence[Mapping[str, Any]], title: str, caption: str, stem: Path
         labels = [f"{algorithm}, {setting}" for setting, algorithm in arms]
         room = max(text_width(label, SMALL) for label in labels) + 0.15
         height = 0.3 * len(arms)
-        cells = [Cell(2.9, height, left=room), Cell(2.9, height, left=0.25)]
+        cells = [PanelSize(2.9, height, left=room), PanelSize(2.9, height, left=0.25)]
         figure, axes = compose(1, 2, cells, title=title, caption=caption)
         for panel, measure in zip(axes, ("balanced", "worst"), strict=True):
             for place, ((_, algorithm), some) in enumerate(arms.items()):

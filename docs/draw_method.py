@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fedga import calibrated_labels, error_asymmetry, ga_loss, simulate
 from fedga.data import load_dataset, make_federation
-from fedga.drawing.canvas import Cell, compose
+from fedga.drawing.canvas import PanelSize, compose
 from fedga.drawing.style import GAINED, GRID, LOST, MUTED, SMALL, TEXT, algorithm_color, drawing, save, shade
 from fedga.measures.asymmetry import errors_from_means, mean_predictions
-from fedga.report.clients import before_after_algorithms
+from fedga.report.figures.clients import before_after_algorithms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +67,7 @@ def draw_pushes() -> Figure:
         figure, axes = compose(
             1,
             2,
-            Cell(3.7, 2.6, left=0.75, bottom=0.62),
+            PanelSize(3.7, 2.6, left=0.75, bottom=0.62),
             title="Who pushes a logit up, and who pushes it down",
             caption="The sum of a client's gradients on each logit while the model still predicts every class alike. "
             "Nobody pulls up the class that the client lacks.",
@@ -102,7 +102,7 @@ def draw_labels() -> Figure:
         figure, axes = compose(
             2,
             2,
-            Cell(3.8, 1.9, left=0.75, bottom=0.55, top=0.34),
+            PanelSize(3.8, 1.9, left=0.75, bottom=0.55, top=0.34),
             title="The same prediction on a frequent and on a rare sample",
             caption="Axes are linear up to ±0.1 and logarithmic beyond. A step moves the logits against the gradient.",
         )
@@ -177,7 +177,7 @@ def draw_asymmetry() -> Figure:
         figure, axes = compose(
             1,
             2,
-            [Cell(3.1, 2.5, left=0.75, bottom=0.62), Cell(3.9, 2.5, left=0.75, bottom=0.62)],
+            [PanelSize(3.1, 2.5, left=0.75, bottom=0.62), PanelSize(3.9, 2.5, left=0.75, bottom=0.62)],
             title="Error asymmetry of a model trained to its end on one skewed client",
             caption="Softmax regression on digits 0 to 4, at a stationary point; errors on the training samples. "
             "Class 1 has no samples there, and so no error asymmetry.",

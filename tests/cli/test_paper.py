@@ -149,7 +149,7 @@ def test_data_that_are_not_here_are_named_together(tmp_path: Path, monkeypatch: 
 def test_tune_chooses_the_best_rate_and_goes_on_with_it(tmp_path: Path) -> None:
     command = "tune --dataset digits --alpha 0.1,1 --lr 0.5,0.001 --rounds 5 --then fedga --threads 1 --out"
     outcome = done(command, tmp_path / "out")
-    assert "the best learning rate is 0.5 at α = 0.1, 0.5 at α = 1" in outcome.out
+    assert "The best learning rate is 0.5 on digits, α = 0.1; 0.5 on digits, α = 1." in " ".join(outcome.out.split())
     with Store(tmp_path / "out") as store:
         runs = store.runs()
     assert {run.spec.lr for run in runs if run.spec.algorithm == "fedga"} == {0.5}

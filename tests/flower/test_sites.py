@@ -263,7 +263,7 @@ def test_the_report_calls_sites_by_their_names(federation: Federation) -> None:
     )
     told = json.loads(gzip.decompress(base64.b64decode(pack(study).charts)))
     assert [shown["names"] for shown in told["maps"]] == [list(SITES)]
-    assert {name for look in told["looks"] for name in look["clients"]} == set(SITES)
+    assert {name for one in told["evaluations"] for name in one["clients"]} == set(SITES)
     done("report", folder)
 
 

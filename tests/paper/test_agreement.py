@@ -1,4 +1,4 @@
-"""Ours beside theirs: differences, counts, orders and words."""
+"""Ours beside theirs: differences, counts and orders."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 
 from fedga.errors import FedGAError
 from fedga.paper.printed import printed_score
-from fedga.paper.report.agreement import agreement_table, agreement_words
-from fedga.paper.report.comparison import compare
-from fedga.paper.report.ranking import kendall_tau, ranking_table
+from fedga.paper.report.agreement import agreement_summary, agreement_table, compare, kendall_tau, ranking_table
 from fedga.report.curves import Curve
 from tests.paper.runs import column, level_runs, make_run, texts
 
@@ -59,12 +57,6 @@ def test_counts_are_those_of_a_naive_recount(near_print: list[Curve]) -> None:
     every = list(itertools.chain(*within.values()))
     assert (agreement.compared, agreement.within) == (30, sum(every))
     assert 0 < agreement.within < 30
-    assert agreement.share == pytest.approx(sum(every) / 30)
-    for name in NAMES:
-        assert agreement.by_algorithm[name].within == sum(within["mnist", name]) + sum(within["svhn", name])
-    for dataset in ("mnist", "svhn"):
-        assert agreement.by_dataset[dataset].compared == 15
-        assert agreement.by_dataset[dataset].within == sum(sum(within[dataset, name]) for name in NAMES)
     table = agreement_table(compare(near_print))
     assert texts(table, "within").count("yes") == agreement.within
     assert table.breaks == (14,)
@@ -88,7 +80,6 @@ def test_with_one_seed_a_hundredth_decides(off: float, within: str) -> None:
     table = agreement_table(compare(level_runs("fedavg", (printed_mean("fedavg", 0.1) + off,))))
     assert texts(table, "within") == [within]
     assert texts(table, "in deviations") == ["–"]
-    assert "With one seed" in table.caption
 
 
 def test_zero_has_no_sign() -> None:
@@ -117,14 +108,13 @@ def test_a_stand_in_is_shown_beside_the_others_numbers_and_only_ranked() -> None
         assert {cell.text for cell in column(table, heading)} == {"–"}
         assert {cell.value for cell in column(table, heading)} == {None}
     assert "digits stand in for MNIST" in table.caption
-    assert math.isnan(compare(runs).share)
+    assert compare(runs).compared == 0
     order = ranking_table(compare(runs))
     assert texts(order, "here") == texts(order, "MNIST, printed") == ["FedGA > FedNTD > FedAvg"]
     assert texts(order, "Kendall's τ") == ["1.00"]
-    words = " ".join(agreement_words(compare(runs)))
-    assert "printed cells" not in words
-    assert words.startswith("digits, at 80 % of the rounds: in 1 of 1 settings")
-    assert "digits stand in for MNIST" in words
+    summary = agreement_summary([compare(runs)], "s", NAMES)
+    assert [cell.text for cell in summary.rows[0]] == ["digits", "at 80 % of the rounds", "–", "–", "1 of 1", "1.00"]
+    assert "digits stand in for MNIST" in summary.caption
     beside = agreement_table(compare(runs + level_runs("fedga", (0.9,))))
     assert texts(beside, "printed")[-1] == f"MNIST: {texts(table, 'MNIST, printed')[-1]}"
     assert ": " not in texts(beside, "printed")[0]
@@ -157,38 +147,20 @@ def test_fedga_with_batch_counts_stands_beside_the_printed_fedga_and_ranks_only_
     table = agreement_table(compare(runs))
     assert texts(table, "algorithm") == ["FedAvg", "FedGA (batch)", "FedGA"]
     assert texts(table, "printed")[1] == texts(table, "printed")[2]
-    assert "FedGA (batch) counts classes per batch" in table.caption
     assert texts(ranking_table(compare(runs)), "printed") == ["FedGA > FedAvg"]
     without = [run for run in runs if run.settings["algorithm"] != "fedga"]
     assert texts(ranking_table(compare(without)), "printed") == ["FedGA (batch) > FedAvg"]
 
 
-def test_captions_say_where_print_and_literature_differ() -> None:
-    one = agreement_table(compare(level_runs("fedntd", (0.9,)))).caption
-    assert "FedNTD follows its own paper here" in one
-    runs = [run for name in ("fedrl", "climb", "fedntd") for run in level_runs(name, (0.9,))]
-    main = agreement_table(compare(runs, "main", at="mean")).caption
-    assert "FedRL, CLIMB and FedNTD follow their own papers here" in main
-    assert "MNIST rows of the paper's main table fit the mean over the rounds" in main
-    assert "CIFAR-10" not in main
-    for which in ("main", "at_80"):
-        alike = agreement_table(compare(level_runs("fedga", (0.9,), dataset="svhn"), which, at="last"))
-        assert "CIFAR-10 and SVHN are printed alike in both of the paper's tables." in alike.caption
-        assert alike.name.endswith("-accuracy-last")
-    assert "follow" not in agreement_table(compare(level_runs("fedga", (0.9,)))).caption
-
-
-def test_words_count_what_was_asked_for(near_print: list[Curve]) -> None:
-    agreement = compare(near_print, algorithms=("fedavg", "fedga"))
-    share, farthest, winners = agreement_words(compare(near_print, algorithms=("fedavg", "fedga")))
-    count = f"{agreement.within} ({100 * agreement.within / 20:.0f} %)"
-    head = "MNIST and SVHN, at 80 % of the rounds"
-    bias = 100 * np.mean([cell.difference for cell in agreement.cells])
-    average = f"On average ours are {abs(bias):.1f} points {'below' if bias < 0 else 'above'}."
-    told = f"of 20 printed cells of FedAvg and FedGA {count} lie within two pooled deviations or 0.01. {average}"
-    assert share == f"{head}: {told}"
-    assert farthest.startswith(f"{head}: the farthest from print is Fed")
-    assert "of 10 settings (data set and α)" in winners
+def test_the_summary_counts_what_the_tables_show(near_print: list[Curve]) -> None:
+    agreement = compare(near_print)
+    [row] = agreement_summary([agreement], "s", NAMES).rows
+    assert [cell.text for cell in row[:3]] == ["MNIST and SVHN", "at 80 % of the rounds", f"{agreement.within} of 30"]
+    assert row[3].value == pytest.approx(np.mean([cell.difference for cell in agreement.cells]))
+    same = texts(ranking_table(agreement), "same winner").count("yes")
+    assert row[4].text == f"{same} of 10"
+    taus = [cell.value for cell in column(ranking_table(agreement), "Kendall's τ")]
+    assert row[5].value == pytest.approx(np.mean([tau for tau in taus if tau is not None]))
 
 
 def test_other_settings_than_the_papers_reproduce_nothing() -> None:
@@ -207,6 +179,6 @@ def test_nothing_to_compare_or_rank_is_one_sentence() -> None:
     with pytest.raises(FedGAError, match="nothing to put into a table"):
         agreement_table(compare([]))
     with pytest.raises(FedGAError, match="nothing to compare"):
-        agreement_words(compare(level_runs("fedga", (0.9,), dataset="cats.csv")))
+        compare(level_runs("fedga", (0.9,), dataset="cats.csv"))
     with pytest.raises(FedGAError, match="nothing to rank: no data set and α has finished runs of two"):
         ranking_table(compare(level_runs("fedga", (0.9,))))

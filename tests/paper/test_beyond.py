@@ -1,4 +1,4 @@
-"""What explains FedGA's lead: runs sorted into arms, and what picture, table and words say of them."""
+"""What explains FedGA's lead: runs sorted into arms, and what picture and table show of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from fedga.drawing import style
 from fedga.errors import FedGAError
-from fedga.paper.report.arms import ALL, AXES, NO_SKEW, NONE, SETTINGS, Arm, arms, places, setting_name
-from fedga.paper.report.beyond import beyond_table, beyond_words
+from fedga.paper.report.arms import ALL, AXES, NO_SKEW, NONE, SETTINGS, Arm, ablations, arms, setting_name
+from fedga.paper.report.beyond import beyond_headline, beyond_table
 from fedga.paper.report.beyond_picture import beyond_picture
 from fedga.report.curves import Curve
 from fedga.spec.settings import RunSpec
@@ -79,7 +79,7 @@ def test_runs_are_sorted_by_what_is_switched_on() -> None:
     assert len(found) == 2 * len(LEVELS) + len(EVEN)
     assert [one.seed for one in found["fedga", PIXELS, "dirichlet"].curves] == [0, 1, 2]
     assert found["fedavg", ALL, "even"].even
-    [place] = places(list(found.values()))
+    [place] = ablations(list(found.values()))
     assert place.name == "MNIST, α = 0.05"
     assert place.lead(NONE, "last") == pytest.approx(10)
     assert place.lead(NONE, "averaged") == pytest.approx(9)
@@ -90,7 +90,7 @@ def test_runs_are_sorted_by_what_is_switched_on() -> None:
 
 def test_an_arm_fails_below_half_of_its_own_paper_setting_and_says_little_with_a_stuck_run() -> None:
     levels = {NONE: (0.60, 0.90), PIXELS: (0.31, 0.447), DECAY: (0.62, 0.91)}
-    [place] = places(make_arms(levels, stuck=[("fedavg", DECAY)]))
+    [place] = ablations(make_arms(levels, stuck=[("fedavg", DECAY)]))
     assert [place.fails(name, PIXELS, "last") for name in ("fedavg", "fedga")] == [False, True]
     assert not place.fails("fedga", PIXELS, "averaged")  # 0.457 of 0.91
     assert not place.fails("fedavg", ALL, "last")  # there is none
@@ -170,13 +170,12 @@ def test_no_dot_lies_on_a_number() -> None:
                 assert not (box.x0 - reach < x < box.x1 + reach and box.y0 - 1 < y < box.y1 + 1), line.get_label()
 
 
-def test_the_caption_counts_the_runs_that_are_not_like_the_others_in_one_sentence() -> None:
+def test_the_caption_counts_the_runs_that_are_not_like_the_others() -> None:
     assert _caption(make_arms()).endswith(NO_SKEW)
     odd = make_arms(FAILED, stuck=[("fedavg", PIXELS), ("fedga", SCHEDULE)])
     runs = 3 * 2 * len(LEVELS)
-    told = f"Arrows in a grey strip mark settings off the scale; 2 of {runs} runs never left the start plateau."
-    assert _caption(odd).endswith(f"{NO_SKEW} {told}")
-    assert _caption([arm for arm in odd if not arm.even]).endswith(f"Lead: FedGA less FedAvg, in points. {told}")
+    assert f"2 of {runs} runs never left the start plateau" in _caption(odd)
+    assert NO_SKEW not in _caption([arm for arm in odd if not arm.even])
 
 
 def _caption(found: list[Arm]) -> str:
@@ -251,120 +250,24 @@ def test_the_table_has_no_share_of_a_lead_where_an_arm_fails_or_a_run_of_it_is_s
     assert rows["+ standardised pixels"]["lead left"].text == "20 %"
 
 
-def words_of(found: list[Arm]) -> list[str]:
-    """What is said of one data set, without the sentence that names the changes."""
-    first, *words = beyond_words(found)
-    assert first.startswith("Four changes to the paper's setting, alone and together: standardised pixels, server")
-    assert all(sentence.startswith("MNIST, α = 0.05: ") and sentence.endswith(".") for sentence in words)
-    assert len(words) <= 5
-    return [sentence.removeprefix("MNIST, α = 0.05: ") for sentence in words]
+def test_the_headline_has_every_lead_here_and_in_the_strong_setting() -> None:
+    assert beyond_headline(make_arms()).endswith("(averaged model): +10.0 and +1.0 on MNIST")
+    one_algorithm = [arm for arm in make_arms() if arm.algorithm == "fedga"]
+    assert beyond_headline(one_algorithm) == "FedGA's lead over FedAvg in points, α = 0.05"
 
 
-def test_the_words_are_the_numbers() -> None:
-    lead, closing, needed, best = words_of(make_arms())
-    assert lead == (
-        "FedGA's lead over FedAvg is 10.0 points in the paper's setting (FedAvg 0.700, FedGA 0.800); with one change "
-        "the lead is −3.0 (server momentum), 2.0 (standardised pixels), 9.0 (the averaged model), 10.0 (a falling "
-        "rate), 12.0 (weight decay); with all four 2.0, with all four and the averaged model 1.0; below 0 FedAvg is "
-        "ahead."
-    )
-    assert closing == (
-        "FedAvg in the paper's setting is 24.0 points below the same samples dealt evenly with all four (0.940); of "
-        "this distance each alone closes: server momentum 75 %, standardised pixels 67 %, FedGA 42 %, the averaged "
-        "model 8 %; weight decay alone loses 1.0 points; a falling rate alone loses 5.0 points."
-    )
-    assert (
-        needed
-        == "of the four, leaving out server momentum costs FedGA's last model most, 3.0 points (from 0.920 to 0.890)."
-    )
-    assert best == (
-        "the best is FedGA's averaged model with all four, 0.930, 1.0 points below the same samples dealt evenly with "
-        "all four (0.940)."
-    )
-
-
-def test_what_does_not_train_is_named_and_in_no_list() -> None:
-    lead, failed, closing, best = words_of(make_arms(FAILED))
-    assert "the lead is 2.0 (standardised pixels), 9.0 (the averaged model), 10.0 (a falling rate); with all" in lead
-    assert "below 0" not in lead
-    assert failed == (
-        "neither algorithm trains with server momentum alone, on raw pixels (FedAvg 0.080, FedGA 0.090), nor with all "
-        "but standardised pixels (FedAvg 0.100, FedGA 0.120); FedAvg does not train with weight decay alone, on raw "
-        "pixels (FedAvg 0.200, FedGA 0.810)."
-    )
-    assert closing.endswith(
-        "closes: standardised pixels 67 %, FedGA 42 %, the averaged model 8 %; a falling rate alone loses 5.0 points."
-    )
-    assert best.startswith("the best is FedGA's averaged model with all four")
-
-
-def test_a_setting_of_which_the_averaged_model_alone_fails_is_named_so() -> None:
-    weaker = [
-        replace(arm, curves=tuple(_averaged_at(0.2, one) for one in arm.curves))
-        if (arm.algorithm, arm.axes, arm.even) == ("fedga", ALL, False)
-        else arm
-        for arm in make_arms()
-    ]
-    lead, failed, *_ = words_of(weaker)
-    assert lead.endswith("; with all four 2.0; below 0 FedAvg is ahead.")
-    assert failed == "FedGA does not train with all four (averaged model: FedAvg 0.920, FedGA 0.200)."
-
-
-def _averaged_at(accuracy: float, of: Curve) -> Curve:
-    return replace(of, values={**of.values, "averaged_accuracy": np.full(len(of.rounds), accuracy)})
-
-
-def test_runs_that_never_left_the_start_plateau_are_counted_and_their_means_are_in_no_list() -> None:
-    lead, stuck, closing, best = words_of(make_arms(stuck=[("fedavg", DECAY)]))
-    assert stuck == "with weight decay alone 1 of 3 FedAvg runs never left the start plateau, so its mean says little."
-    assert "weight decay" not in lead + closing + best
-    several = make_arms(FAILED, stuck=[("fedavg", SCHEDULE), ("fedavg", PIXELS), ("fedga", ALL), ("fedavg", DECAY)])
-    lead, failed, stuck, closing, _ = words_of(several)
-    assert "with weight decay alone, on raw pixels (FedAvg 0.1" in failed  # it fails: that a run is stuck is no news
-    assert stuck == (
-        "with standardised pixels alone and with a falling rate alone 1 of 3 FedAvg runs each and with all four 1 of 3 "
-        "FedGA runs never left the start plateau, so their means say little."
-    )
-    assert lead.endswith("; with one change the lead is 9.0 (the averaged model).")
-    assert closing.endswith("closes: FedGA 42 %, the averaged model 8 %.")
-
-
-def test_a_stuck_run_of_the_papers_setting_leaves_nothing_to_be_a_share_of() -> None:
-    found = make_arms(stuck=[("fedavg", NONE)])
-    lead, stuck, best = words_of(found)
-    assert "with one change the difference is −3.0 (server momentum), 2.0" in lead  # one seed of three makes it noise
-    assert stuck.startswith("in the paper's setting 1 of 3 FedAvg runs never left")
-    assert "best" in best
+@pytest.mark.parametrize(
+    "found",
+    [
+        make_arms(stuck=[("fedavg", NONE)]),
+        make_arms({NONE: (0.8, 0.7), ALL: (0.9, 0.95)}),
+        make_arms({NONE: (0.8, 0.8), ALL: (0.9, 0.9)}),
+    ],
+    ids=["a stuck run", "behind", "level"],
+)
+def test_without_a_lead_in_the_papers_setting_there_is_nothing_to_be_a_share_of(found: list[Arm]) -> None:
     assert {row[6].text for row in beyond_table(found).rows} == {"–"}
-
-
-def test_where_fedga_is_behind_or_level_the_words_say_so_and_the_table_has_no_shares() -> None:
-    behind = make_arms({NONE: (0.8, 0.7), ALL: (0.9, 0.95)})
-    lead, closing, best = words_of(behind)
-    assert lead == (
-        "FedGA is 10.0 points behind FedAvg in the paper's setting (FedAvg 0.800, FedGA 0.700); with one change the "
-        "lead is −11.0 (the averaged model); with all four 5.0, with all four and the averaged model 4.0; below 0 "
-        "FedAvg is ahead."
-    )
-    assert closing.endswith("closes: the averaged model 14 %; FedGA alone loses 10.0 points.")
-    assert best.startswith("the best is FedGA's averaged model with all four, 0.960, 2.0 points above the same samples")
-    assert {row[6].text for row in beyond_table(behind).rows} == {"–"}
-    level = make_arms({NONE: (0.8, 0.8), ALL: (0.9, 0.9)})
-    assert words_of(level)[0].startswith("neither FedAvg nor FedGA leads in the paper's setting (FedAvg 0.800, FedGA")
-    assert_nothing_is_clipped(beyond_picture(level))
-
-
-def test_a_lead_within_the_noise_of_seeds_is_said_to_be_that_and_has_no_shares() -> None:
-    specs, curves = {}, []
-    for seed, (plain, aligned) in enumerate([(0.70, 0.80), (0.80, 0.70), (0.70, 0.72)]):
-        for algorithm, accuracy in (("fedavg", plain), ("fedga", aligned)):
-            one = spec(algorithm, (), seed)
-            specs[one.run_id] = one
-            curves.append(curve(one, accuracy, accuracy))
-    found = arms(curves, specs)
-    told = "(FedAvg 0.733, FedGA 0.740), within two standard errors of no difference; with one change the difference is"
-    assert words_of(found)[0].startswith(f"FedGA is 0.7 points above FedAvg in the paper's setting {told}")
-    assert {row[6].text for row in beyond_table(found).rows} == {"–"}
+    assert_nothing_is_clipped(beyond_picture(found))
 
 
 @pytest.mark.parametrize(("lead", "is_lead"), [(0.024, True), (0.022, False)])
@@ -376,9 +279,8 @@ def test_a_lead_is_one_beyond_two_standard_errors_of_pairs(lead: float, is_lead:
             specs[one.run_id] = one
             curves.append(curve(one, accuracy, accuracy))
     found = arms(curves, specs)
-    [place] = places(found)
+    [place] = ablations(found)
     assert place.noise == pytest.approx(200 * 0.02 / np.sqrt(3))
-    assert place.leads == is_lead
     assert beyond_table(found).rows[0][6].text == ("100 %" if is_lead else "–")
 
 
@@ -388,13 +290,9 @@ def test_missing_arms_and_a_single_seed_leave_out_what_they_would_say() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["the paper's setting", "+ standardised pixels"]
     assert "One seed." in texts(axes.figure)
     assert "No skew" not in texts(axes.figure)
-    lead, best = words_of(few)
-    assert lead.endswith("; with one change the lead is 0.5 (standardised pixels), 9.0 (the averaged model).")
-    assert best == "the best is FedAvg's averaged model with standardised pixels alone, 0.870."
     assert beyond_table(few).rows[0][3].text == "0.700"
     one_algorithm = [arm for arm in few if arm.algorithm == "fedga"]
     assert beyond_table(one_algorithm).rows[0][5].text == "–"
-    assert words_of(one_algorithm) == ["the best is FedGA's averaged model with standardised pixels alone, 0.865."]
     assert_nothing_is_clipped(beyond_picture(one_algorithm))
 
 
@@ -409,9 +307,9 @@ def test_diverged_runs_are_in_no_mean_and_are_told() -> None:
     assert "1 of 2 runs diverged" in texts(beyond_picture(found))
 
 
-def test_runs_dealt_evenly_alone_are_nothing_to_compare() -> None:
+def test_runs_partitioned_evenly_alone_are_nothing_to_compare() -> None:
     only_even = [arm for arm in make_arms() if arm.even]
-    for draw in (beyond_picture, beyond_table, beyond_words):
+    for draw in (beyond_picture, beyond_table, beyond_headline):
         with pytest.raises(FedGAError, match="nothing to compare"):
             draw(only_even)  # type: ignore[operator]
 

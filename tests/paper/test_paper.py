@@ -22,7 +22,6 @@ from fedga.paper.runs import (
     all_runs,
     asked,
     experiments_in,
-    find_experiment,
     remember,
 )
 from fedga.spec.presets import preset_settings
@@ -126,7 +125,7 @@ def test_an_experiment_that_is_named_takes_any_data_set() -> None:
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(FedGAError, match="did you mean 'table-main'"):
-        find_experiment("table-mian")
+        experiments_in("table-mian", FULL)
     with pytest.raises(FedGAError, match="did you mean 'quick'"):
         Scope("quik")
 

@@ -16,9 +16,9 @@ from fedga.engine.evaluation.metrics import ClientRecord
 from fedga.errors import FedGAError
 from fedga.paper.binary import LOSSES, BinaryRuns
 from fedga.paper.report import by_alpha, pictures
-from fedga.paper.report.binary import binary_picture, binary_words
-from fedga.report import clients
+from fedga.paper.report.binary import binary_picture
 from fedga.report.curves import Curve, curves_from_rows
+from fedga.report.figures import clients
 from tests.paper.test_beyond import assert_no_text_covers_another
 from tests.report.made_up import make_rows
 from tests.report.test_figures import NAMES, assert_nothing_is_clipped, line, records, texts
@@ -70,8 +70,6 @@ def test_curves_are_of_one_model_at_a_time() -> None:
     assert "FedGA, averaged" not in [one.get_label() for one in axes.get_lines()]
     [axes] = pictures.curves_picture(curves, averaged=True).axes
     np.testing.assert_allclose(line(axes, "FedGA")[:, 1], means(curves, "averaged_accuracy", algorithm="fedga"))
-    [axes] = pictures.curves_picture(curves, metric="macro_f1").axes
-    np.testing.assert_allclose(line(axes, "FedAvg")[:, 1], means(curves, "macro_f1", algorithm="fedavg"))
 
 
 def test_zoom_shows_the_first_rounds_alone_and_all_of_them() -> None:
@@ -109,8 +107,6 @@ def test_alphas_share_a_colour_and_are_named_at_their_ends() -> None:
     )
     written = texts(figure)
     assert all(f"{line(axes, name)[-1, 1]:.3f} {name}" in written for name in names)
-    ends = [line(axes, f"FedAvg, α = {alpha}")[-1, 1] for alpha in ("10", "0.05")]
-    assert f"from α = 10 to 0.05: FedAvg from {ends[0]:.3f} to {ends[1]:.3f}" in written
     assert_no_text_covers_another(figure)
     assert_nothing_is_clipped(figure)
 
@@ -126,8 +122,7 @@ def test_alphas_of_two_data_sets_are_two_panels_and_a_single_alpha_is_a_line() -
 def test_data_without_an_alpha_beside_some_are_the_mildest() -> None:
     curves = [one for alpha in (None, 0.1) for one in made(alpha=alpha)]
     figure = by_alpha.alphas_picture(curves)
-    assert "Accuracy on digits from no α to 0.1: FedAvg from" in texts(figure)
-    assert "Accuracy on digits" in texts(by_alpha.alphas_picture(made(alpha=None)))
+    assert_nothing_is_clipped(figure)
 
 
 def test_client_ea_is_the_median_of_the_examined_rounds_connected() -> None:
@@ -201,11 +196,9 @@ def test_tuning_marks_the_best_rate_and_that_of_the_paper() -> None:
     assert line(axes, "_diverged")[:, 0].tolist() == [1.0]
     assert set(legend(figure)) == {"α = 0.05", "chosen rate", "rate of preset paper", "a run diverged"}
     assert_nothing_is_clipped(figure)
-    [axes] = by_alpha.tuning_picture(curves, {("digits", 0.05): 0.01}).axes
-    assert line(axes, "_star")[:, 0].tolist() == [0.01]
     others = made({"fedavg": 0.9}, lr=0.1, alpha=0.05, rounds=7)
     with pytest.raises(FedGAError, match="differ in"):
-        by_alpha.tuning_picture([*curves, *others], {("digits", 0.05): 0.01})
+        by_alpha.tuning_picture([*curves, *others])
     with pytest.raises(FedGAError, match="differ in --lr"):
         by_alpha.tuning_picture(made())
 
@@ -227,8 +220,8 @@ def test_tuning_has_a_panel_per_data_set_and_a_line_per_alpha() -> None:
 def test_clients_that_have_names_are_called_by_them() -> None:
     called = [*map(str, range(7)), "Torgersen", "St. Mary's General Hospital"]  # the records are of clients 7, 8 and 9
     figure = clients.before_after(records(), NAMES, client_names=called)
-    titles = [title for axes in figure.axes if (title := axes.get_title(loc="left"))]
-    assert titles == ["Torgersen, 100 samples", "St. Mary's Ge…, 6 samples", "client 9, 4 samples"]
+    titles = [title for axes in figure.axes if (title := axes.get_title())]
+    assert titles == ["Torgersen", "St. Mary'…", "client 9"]
     assert_no_text_covers_another(figure)
 
 
@@ -272,7 +265,7 @@ def test_clients_are_put_in_one_order_and_others_are_refused() -> None:
     for axes, other in zip(first, second, strict=True):
         for drawn, again in zip(axes.get_lines(), other.get_lines(), strict=True):
             np.testing.assert_array_equal(drawn.get_ydata(), again.get_ydata())
-    with pytest.raises(FedGAError, match="fedga was examined on other clients than fedavg"):
+    with pytest.raises(FedGAError, match="fedga was evaluated on other clients than fedavg"):
         clients.before_after_algorithms({"fedavg": rounds["fedavg"], "fedga": rounds["fedga"][:2]}, CLASSES)
     with pytest.raises(FedGAError, match="no clients to draw"):
         clients.before_after_algorithms({}, CLASSES)
@@ -308,10 +301,7 @@ def test_binary_lines_are_the_means_of_error_asymmetry_and_of_its_sums() -> None
     assert "Mean over 2 seeds" in texts(figure)
     assert_no_text_covers_another(figure)
     assert_nothing_is_clipped(figure)
-    assert binary_words(runs)[1] == (
-        "MNIST, '6' against '0', r = 100 (1,000 against 10 samples): the error asymmetry ends at 100 with "
-        "cross-entropy and at 1.00 with gradient alignment; cross-entropy's errors in sum, at 1.00."
-    )
+    assert "1.00 (r = 10) and 1.00 (r = 100) with gradient alignment" in texts(figure)
 
 
 def test_binary_of_one_seed_and_one_loss_and_of_nothing() -> None:

@@ -13,7 +13,7 @@ from fedga.spec.catalog import dataset_name, dataset_rank
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    text = resources.files("fedga.paper.report").joinpath("printed", f"{name}.csv").read_text(encoding="utf-8")
+    text = resources.files("fedga.paper").joinpath("printed_tables", f"{name}.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -61,17 +61,15 @@ def test_what_is_printed_alike_in_both_tables_is_compared_at_both_moments(tmp_pa
     for moment in ("mean", "80", "last"):
         assert f"agreement-main-accuracy-{moment}" in table_names(main)
     assert [name for name in table_names(at_80) if name.startswith("agreement")] == [
+        "agreement-at-80",
         "agreement-at-80-accuracy-80",
         "agreement-at-80-macro-f1-80",
         "agreement-at-80-accuracy-last",
     ]
-    for found, heads in (
-        (main, ("MNIST, in the mean over the rounds", "SVHN, at 80 % of the rounds", "SVHN, after the last round")),
-        (at_80, ("MNIST, at 80 % of the rounds", "SVHN, at 80 % of the rounds", "SVHN, after the last round")),
-    ):
-        counted = [sentence.partition(": ")[0] for sentence in found.words if "printed cells" in sentence]
-        assert tuple(counted) == heads
-        assert sum("On average " in sentence for sentence in found.words) == 3
+    for found, moments in ((main, ("in the mean over", "at 80 %", "after the last")), (at_80, ("at 80 %",) * 2)):
+        [summary] = [table for table in found.tables if table.title == "Agreement with print"]
+        assert [row[0].text for row in summary.rows] == ["MNIST", "SVHN", "SVHN"]
+        assert all(row[1].text.startswith(at) for row, at in zip(summary.rows, moments, strict=False))
 
 
 def test_quick_runs_of_a_published_data_set_are_not_set_against_print(tmp_path: Path) -> None:
@@ -167,20 +165,21 @@ def test_runs_that_are_missing_and_runs_that_are_not_finished_are_counted_togeth
     assert len(specs) == 4
     kept = [first, second, rest[0]]
     found = section(write_store(tmp_path / "some", kept, few_rounds(kept), unfinished=[second]), "figure-curves", scope)
-    assert found.words[-1] == "2 of its 4 runs are not in this folder or not finished, and in no number here."
+    assert found.words[-1] == "Not in this folder or not finished: 2 of 4 runs."
     found = section(write_store(tmp_path / "three", kept, few_rounds(kept)), "figure-curves", scope)
-    assert found.words[-1] == "1 of its 4 runs is not in this folder or not finished, and in no number here."
+    assert found.words[-1] == "Not in this folder or not finished: 1 of 4 runs."
     whole = section(write_store(tmp_path / "all", specs, few_rounds(specs)), "figure-curves", scope)
-    assert not any("in no number here" in sentence for sentence in whole.words)
+    assert not any("not finished" in sentence for sentence in whole.words)
 
 
 def test_no_run_and_runs_without_a_number_are_told_apart(tmp_path: Path) -> None:
     other, specs = specs_of("table-main", replace(FEW, seeds=(7,))), specs_of("figure-curves")
     empty = write_store(tmp_path / "other", other, few_rounds(other))
-    assert section(empty, "figure-curves").words == ("None of its runs is in this folder.",)
+    assert section(empty, "figure-curves").words == (
+        "None of its 2 runs has an evaluated round: 0 are here, 0 diverged.",
+    )
     store = write_store(tmp_path / "there", specs, [], diverged=specs[:1], unfinished=specs[1:])
-    told = "No run of it in this folder has an evaluated round (1 diverged, 1 not finished)."
-    assert section(store, "figure-curves").words == (told,)
+    assert section(store, "figure-curves").words[0].endswith("2 are here, 1 diverged.")
 
 
 def test_rates_tried_at_two_scales_are_rows_of_their_own_without_a_picture(tmp_path: Path) -> None:

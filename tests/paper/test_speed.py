@@ -8,7 +8,7 @@ import pytest
 
 from fedga.errors import FedGAError
 from fedga.paper.printed import printed_rounds
-from fedga.paper.report.speed import speed_table, speed_words
+from fedga.paper.report.speed import speed_headline, speed_table
 from fedga.report.curves import Curve
 from fedga.report.documents import Cell, Table
 from tests.paper.runs import column, level_runs, make_run
@@ -37,39 +37,18 @@ def test_the_first_round_at_the_target_and_fedavgs_over_it(fraction: float, feda
     assert f"Rounds to {100 * fraction:g} % of FedAvg's best accuracy" in table.title
 
 
-def test_on_the_mean_curve_or_seed_by_seed() -> None:
+def test_rounds_are_those_of_the_mean_curve() -> None:
     runs = [make_run("fedavg", line(0.8, 10), seed=seed) for seed in (0, 1)]
     runs += [make_run("fedga", line(0.8, reached), seed=seed) for seed, reached in enumerate((2, 10))]
-    [mean_curve] = ours(speed_table(runs, 1.0), "FedGA")
-    assert mean_curve.text == "10 (1.00×)"
-    [by_seed] = ours(speed_table(runs, 1.0, per_seed=True), "FedGA")
-    assert by_seed.text == f"6.0 ({10 / 6:.2f}×)"
-    assert by_seed.value == pytest.approx(6)
-
-
-def test_every_seed_has_its_own_target() -> None:
-    runs = [make_run("fedavg", line(top, 10), seed=seed) for seed, top in enumerate((0.9, 0.3))]
-    runs += [make_run("fedga", line(0.45, 5), seed=seed) for seed in (0, 1)]
-    [cell] = ours(speed_table(runs, 0.5, per_seed=True), "FedGA")
-    assert cell.value == pytest.approx((5 + 2) / 2)
+    [cell] = ours(speed_table(runs, 1.0), "FedGA")
+    assert cell.text == "10 (1.00×)"
 
 
 def test_what_is_never_reached_has_no_number_and_says_so() -> None:
     runs = [make_run("fedavg", line(0.8, 10)), make_run("climb", line(0.5, 3)), make_run("fedga", line(0.8, 9))]
-    for per_seed in (False, True):
-        [cell] = ours(speed_table(runs, 0.9, per_seed=per_seed), "CLIMB")
-        assert (cell.text, cell.value, cell.bold) == ("–", None, False)
-        assert "not there in 20 rounds" in cell.note
-
-
-def test_some_seeds_that_never_arrive_are_left_out_said_and_cannot_win() -> None:
-    runs = [make_run("fedavg", line(0.8, reached), seed=seed) for seed, reached in enumerate((10, 20))]
-    runs += [make_run("fedga", line(top, 5), seed=seed) for seed, top in enumerate((0.8, 0.1))]
-    table = speed_table(runs, 1.0, per_seed=True)
-    [cell] = ours(table, "FedGA")
-    assert cell.text == "5.0 (2.00×)"  # FedAvg's 10 of the same seed, not its mean of 15
-    assert cell.note == "1 of 2 runs not there in 20 rounds"
-    assert not cell.bold
+    [cell] = ours(speed_table(runs, 0.9), "CLIMB")
+    assert (cell.text, cell.value, cell.bold) == ("–", None, False)
+    assert "not there in 20 rounds" in cell.note
 
 
 def test_only_seeds_that_ended_under_both_count() -> None:
@@ -140,26 +119,12 @@ def test_no_fedavg_no_run_and_no_such_fraction_are_one_sentence() -> None:
     for fraction in (0, 1.1):
         with pytest.raises(FedGAError, match="above 0 and at most 1"):
             speed_table([make_run("fedavg", [0.5])], fraction)
-    both = [make_run("fedavg", [0.5]), make_run("fedga", [0.5]), make_run("climb", [0.5])]
-    assert speed_table(both, algorithms=("fedga",)).headings[3:] == ("FedAvg", "FedGA")
 
 
-def test_words_tell_the_speed_up_where_skew_is_strong() -> None:
+def test_the_headline_is_the_median_speed_up_whoever_is_sooner() -> None:
     runs = [make_run("fedavg", line(0.8, 10)), make_run("fedga", line(0.8, 5))]
-    runs += [make_run("fedavg", line(0.8, 10), alpha=1.0), make_run("fedga", line(0.8, 2), alpha=1.0)]
-    [said] = speed_words(runs, (0.9, 0.8))
-    assert said == (
-        "MNIST: FedAvg's rounds to 90 % and 80 % of its best accuracy, over FedGA's to the same, come to 1.80 and 2.00 "
-        "at α = 0.1; above 1 FedGA is sooner."
-    )
-
-
-def test_words_are_as_true_where_fedga_is_later() -> None:
-    [said] = speed_words([make_run("fedavg", line(0.8, 5)), make_run("fedga", line(0.8, 10))], (0.8,))
-    assert "come to 0.50 at α = 0.1; above 1 FedGA is sooner." in said
-    assert "fewer" not in said
-
-
-def test_words_leave_out_what_was_never_reached() -> None:
-    assert speed_words([make_run("fedavg", line(0.8, 10)), make_run("fedga", line(0.2, 5))], (0.9,)) == ()
-    assert speed_words([make_run("fedavg", line(0.8, 10))], (0.9,)) == ()
+    assert "are 1.80 (median of 1 setting, 1.80 to 1.80)" in speed_headline(runs, 0.9)
+    runs += [make_run("fedavg", line(0.8, 5), alpha=1.0), make_run("fedga", line(0.8, 10), alpha=1.0)]
+    assert "median of 2 settings, 0.50 to 2.00" in speed_headline(runs, 0.8)
+    assert speed_headline([make_run("fedavg", line(0.8, 10)), make_run("fedga", line(0.2, 5))], 0.9) == ""
+    assert speed_headline([make_run("fedavg", line(0.8, 10))], 0.9) == ""

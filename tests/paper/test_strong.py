@@ -1,4 +1,4 @@
-"""The strong setting beside the best printed number and beside the samples dealt evenly."""
+"""The strong setting beside the best printed number and beside the samples partitioned evenly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from fedga.paper.printed import printed_score
 from fedga.paper.report.arms import NO_SKEW, line_without_skew
-from fedga.paper.report.strong import best_printed, strong_table, strong_words
+from fedga.paper.report.strong import best_printed, strong_headline, strong_table
 from fedga.paper.runs import ALGORITHMS
 from fedga.report.curves import Curve
 from fedga.spec.settings import RunSpec
@@ -55,25 +55,10 @@ def test_the_table_has_both_models_of_every_algorithm_and_the_best_in_bold() -> 
     assert "in either of the paper's tables" in table.caption
 
 
-def test_words_count_the_settings_above_print_and_measure_what_skew_costs() -> None:
-    curves, specs = together(
-        strong_runs("fedga", (0.95, 0.97)),
-        strong_runs("fedga", (0.10, 0.10), dataset="svhn"),
-        strong_runs("fedavg", (0.97, 0.97), partition="even"),
-        strong_runs("fedga", (0.96, 0.96), partition="even"),
-    )
-    lead, cost = strong_words(curves, specs)
-    assert "in 1 of 2 settings" in lead
-    assert "the difference lies between −69.5 (SVHN, α = 0.05) and +8.0 points (MNIST, α = 0.05)." in lead
-    assert "reaches 0.980" in cost
-    assert "evenly over the clients reach 0.990 at best. Skew still costs 1.0 points." in cost
-
-
-def test_below_print_and_above_the_line_without_skew_the_words_are_true_too() -> None:
-    runs = together(strong_runs("fedga", (0.5,)), strong_runs("fedavg", (0.4,), partition="even"))
-    lead, cost = strong_words(*runs)
-    assert lead.endswith("in 0 of 1 settings; the difference is −38.0 points (MNIST, α = 0.05).")
-    assert cost.endswith("reach 0.420 at best. That is no less than the line without skew.")
+def test_the_headline_counts_the_settings_above_print() -> None:
+    curves, specs = together(strong_runs("fedga", (0.95, 0.97)), strong_runs("fedga", (0.10, 0.10), dataset="svhn"))
+    assert "in 1 of 2 settings (by −69.5 to +8.0 points)" in strong_headline(curves, specs)
+    assert "in 0 of 1 setting (by −38.0 to −38.0 points)" in strong_headline(*strong_runs("fedga", (0.5,)))
 
 
 def test_the_line_without_skew_is_that_of_the_other_tables() -> None:
@@ -99,5 +84,5 @@ def test_odd_runs_are_noted_and_what_prints_alike_is_bold_together() -> None:
 
 
 def test_without_strong_runs_nothing_is_said() -> None:
-    assert strong_words([], {}) == ()
+    assert strong_headline([], {}) == ""
     assert strong_table([], {}).rows == ()

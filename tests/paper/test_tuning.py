@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedga.errors import FedGAError
-from fedga.paper.report.tuning import chosen_rates, tuning_table, tuning_words
+from fedga.paper.report.tuning import chosen_rates, tuning_headline, tuning_table
 from fedga.report.curves import Curve
 from tests.paper.runs import make_run, texts
 
@@ -26,7 +26,7 @@ def test_the_best_mean_of_the_last_round_wins_in_every_data_set_and_alpha() -> N
     runs += runs_at(1.0, {0: 0.95, 1: 0.9}, alpha=10.0) + runs_at(0.1, {0: 0.8, 1: 0.8}, alpha=10.0)
     rates = chosen_rates(runs)
     assert rates == {("mnist", 0.1): 0.1, ("mnist", 10.0): 1.0}
-    assert tuning_words(rates) == ("MNIST: the best learning rate is 0.1 at α = 0.1, 1 at α = 10.",)
+    assert tuning_headline(rates) == "The best learning rate is 0.1 on MNIST, α = 0.1; 1 on MNIST, α = 10."
 
 
 def test_of_equal_rates_the_smaller_is_taken() -> None:
@@ -46,7 +46,7 @@ def test_where_all_diverged_nothing_is_chosen() -> None:
     runs = runs_at(1.0, {0: 0.0}, status="diverged")
     assert chosen_rates(runs) == {}
     assert texts(tuning_table(runs), "1") == ["diverged"]
-    assert tuning_words({}) == ()
+    assert tuning_headline({}) == ""
 
 
 def test_the_table_has_a_column_per_rate_and_the_chosen_one_in_bold() -> None:

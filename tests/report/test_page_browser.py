@@ -296,13 +296,13 @@ def test_the_map_is_read_by_pointer_and_keys(page: Page, folder: Path) -> None:
 
 
 def test_clients_before_and_after_are_drawn_with_their_counts(page: Page) -> None:
-    looks = page.locator("#looks")
-    looks.get_by_label("algorithm").select_option("FedGA, strong")
-    assert looks.locator("figure.look").count() == 3
-    assert "FedGA, strong, round 20, seed 0." in looks.locator("> .quiet").inner_text()
-    assert looks.locator("figcaption").first.inner_text().startswith("client 4, ")
-    assert looks.locator("rect.absent").count() == 15
-    assert looks.locator(".after").count() == 29  # one class has no test sample
+    clients = page.locator("#client-charts")
+    clients.get_by_label("algorithm").select_option("FedGA, strong")
+    assert clients.locator("figure.client-chart").count() == 3
+    assert "FedGA, strong, round 20, seed 0." in clients.locator("> .quiet").inner_text()
+    assert clients.locator("figcaption").first.inner_text().startswith("client 4, ")
+    assert clients.locator("rect.absent").count() == 15
+    assert clients.locator(".after").count() == 29  # one class has no test sample
 
 
 # The page as a whole
@@ -483,8 +483,8 @@ def test_hostile_names_are_inert(open_page: Open, tmp_path: Path) -> None:
     page = open_page(write_page(hostile_store(tmp_path / "out"), tmp_path / "page.html", title=HOSTILE))
     page.locator("#plot summary").click()
     page.locator("#map summary").click()
-    page.locator("#looks summary").click()
-    page.locator("#looks details.data table").wait_for()
+    page.locator("#client-charts summary").click()
+    page.locator("#client-charts details.data table").wait_for()
     page.locator("#map .chart").press("ArrowRight")
     page.locator("#plot .chart").press("ArrowLeft")
     page.locator("#results th button").first.click()

@@ -25,7 +25,7 @@ _HANDLE = 0.55  # inches of a legend's line with the space after it
 
 
 @dataclass(frozen=True)
-class Cell:
+class PanelSize:
     """One panel in inches: its axes, and the room for labels around them."""
 
     width: float
@@ -80,21 +80,25 @@ def _break(text: str, width: float, size: float, bold: bool) -> list[str]:
 def compose(
     rows: int,
     columns: int,
-    cells: Cell | Sequence[Cell],
+    sizes: PanelSize | Sequence[PanelSize],
     *,
     title: str = "",
     subtitle: str = "",
     legend: Sequence[Artist] = (),
     caption: str = "",
     least_width: float = 5.0,
+    number: int | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with ``rows × columns`` axes, row by row. ``cells``: one for all panels, or one per column."""
+    """A figure with ``rows × columns`` axes, row by row, or the first ``number`` of them.
+
+    ``sizes``: one for all panels, or one per column.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    across = [cells] * columns if isinstance(cells, Cell) else list(cells)
-    tall = max(cell.top + cell.height + cell.bottom for cell in across)
-    width = max(2 * _EDGE + sum(cell.left + cell.width + cell.right for cell in across), least_width)
+    across = [sizes] * columns if isinstance(sizes, PanelSize) else list(sizes)
+    tall = max(size.top + size.height + size.bottom for size in across)
+    width = max(2 * _EDGE + sum(size.left + size.width + size.right for size in across), least_width)
     inner = width - 2 * _EDGE
     title_lines = wrap(title, inner, LARGE, bold=True) if title else []
     subtitle_lines = wrap(subtitle, inner, FONT) if subtitle else []
@@ -122,15 +126,25 @@ def compose(
     if legend:
         _draw_legend(figure, legend, per_row, top - heights[0])
     write(caption_lines, _EDGE + _lines(caption_lines, SMALL), SMALL, color=MUTED)
-    axes = []
+    axes: list[Axes] = []
     for row in range(rows):
         left, upper = _EDGE, top - heights[0] - heights[1] - row * tall
-        for cell in across:
-            bottom = upper - cell.top - cell.height
-            box = ((left + cell.left) / width, bottom / height, cell.width / width, cell.height / height)
+        for size in across[: None if number is None else max(number - len(axes), 0)]:
+            bottom = upper - size.top - size.height
+            box = ((left + size.left) / width, bottom / height, size.width / width, size.height / height)
             axes.append(figure.add_axes(box))
-            left += cell.left + cell.width + cell.right
+            left += size.left + size.width + size.right
     return figure, axes
+
+
+def rows_and_columns(panels: int, most: int = 3) -> tuple[int, int]:
+    """A grid of at most ``most`` columns.
+
+    >>> rows_and_columns(2), rows_and_columns(4), rows_and_columns(5)
+    ((1, 2), (2, 2), (2, 3))
+    """
+    columns = min(most, 2 if panels == 4 else panels)
+    return -(-panels // columns), columns
 
 
 def _lines(lines: Sequence[str], size: float) -> float:

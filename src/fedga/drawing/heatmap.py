@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedga.drawing.canvas import Cell, compose, text_width
+from fedga.drawing.canvas import PanelSize, compose, text_width
 from fedga.drawing.style import GRID, SMALL, TEXT, drawing
 from fedga.errors import FedGAError
 
@@ -67,7 +67,7 @@ def label_heatmap(
         named = bool(client_names) and side >= 0.2
         below = max(text_width(name, SMALL) for name in client_names[:clients]) if named else 0.1
         left = names_width(class_names) + 0.45
-        cell = Cell(side * clients, tall * classes, left=left, right=0.95, top=0.1, bottom=below + 0.42)
+        cell = PanelSize(side * clients, tall * classes, left=left, right=0.95, top=0.1, bottom=below + 0.42)
         figure, [axes] = compose(1, 1, cell, title=title, caption=caption, least_width=6.0)
         mesh = draw_counts(axes, counts, class_names, largest, numbers=counts.size <= _MOST_NUMBERS and side >= 0.3)
         if named:

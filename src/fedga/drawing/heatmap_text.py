@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
-from rich.color import Color
+from rich.color import blend_rgb, parse_rgb_hex
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
 from fedga.drawing.heatmap import check_counts, counts_summary, depth
 
-_RAMP = ("#46327e", "#365c8d", "#1fa187", "#a0da39", "#fde725")  # few to many, seen on black and on white
+_RAMP = ("46327e", "365c8d", "1fa187", "a0da39", "fde725")  # few to many, seen on black and on white
 _SHADES, _ASCII_SHADES = "░▒▓█", ".+*#"
 _MOST_LISTED = 40  # classes whose names are listed below, where they do not fit above
 
@@ -125,14 +125,8 @@ def _block(place: float) -> Style:
     """A background, and letters that can be read on it."""
     at = min(max(place, 0.0), 1.0) * (len(_RAMP) - 1)
     low = min(int(at), len(_RAMP) - 2)
-    pairs = zip(_rgb(_RAMP[low]), _rgb(_RAMP[low + 1]), strict=True)
-    mixed = (round(a + (b - a) * (at - low)) for a, b in pairs)
-    letters = Color.parse("#1f2328" if place > 0.55 else "#ffffff")
-    return Style(color=letters.name, bgcolor=Color.from_rgb(*mixed).name)
-
-
-def _rgb(color: str) -> tuple[int, int, int]:
-    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+    mixed = blend_rgb(parse_rgb_hex(_RAMP[low]), parse_rgb_hex(_RAMP[low + 1]), at - low)
+    return Style(color="#1f2328" if place > 0.55 else "#ffffff", bgcolor=mixed.hex)
 
 
 def label_heatmap_text(

@@ -23,15 +23,16 @@ from torch import Tensor
 
 from fedga.common import streams
 from fedga.common.files import open_regular, write_whole
+from fedga.data import load_dataset
 from fedga.data.federation import Dataset
 from fedga.data.formats.npz import unpack_npz
 from fedga.errors import FedGAError
 from fedga.losses.calibration import binary_ga_loss
+from fedga.paper.runs import EXPERIMENTS, SEEDS, Scope
 
 LOSSES = ("cross-entropy", "gradient alignment")
 RATIOS = (10.0, 100.0)
-SEEDS = (0, 1, 2, 3, 4)
-LAST_CLASS = 6  # of the two classes that are told apart, the one of higher number
+LAST_CLASS = 6  # of the two classes that are distinguished, the one of higher number
 FILE_NAME = "binary.npz"
 _MOST_BYTES = 1 << 30  # of that file
 _COMPONENTS = 32
@@ -67,6 +68,19 @@ class BinaryRuns:
     def cumulative(self) -> np.ndarray:
         """The same of the errors' sums: N_1 · missed over N_0 · false alarm, ``[seeds, epochs + 1]``."""
         return self.asymmetry / self.ratio
+
+
+def train_binary(folder: Path, scope: Scope, data_dir: Path | None) -> str:
+    """Train what the folder does not hold yet, a few seconds; a sentence where the data have no such classes."""
+    [name] = EXPERIMENTS["figure-binary"].datasets_in(scope)[:1]
+    seeds = scope.seeds or SEEDS
+    if any((run.dataset, run.seeds) == (name, seeds) for run in read_binary_runs(folder)):
+        return ""
+    dataset = load_dataset(name, data_dir=data_dir)
+    if dataset.num_classes <= LAST_CLASS:
+        return f"figure-binary sets class {LAST_CLASS} against class 0, and {name} has no such class: left out"
+    write_binary_runs(folder, binary_runs(dataset, seeds=seeds))
+    return ""
 
 
 def binary_runs(
@@ -176,8 +190,8 @@ def write_binary_runs(folder: Path, runs: Sequence[BinaryRuns]) -> Path:
     """Keep the runs beside the results of a folder, in one file that is whole or not there."""
     arrays: dict[str, np.ndarray] = {}
     for number, run in enumerate(runs):
-        told = [run.dataset, run.positive, run.negative, run.loss, run.counts, run.seeds]
-        arrays[f"run_{number}"] = np.array(json.dumps(told))
+        names = [run.dataset, run.positive, run.negative, run.loss, run.counts, run.seeds]
+        arrays[f"run_{number}"] = np.array(json.dumps(names))
         arrays[f"epochs_{number}"] = run.epochs
         arrays[f"errors_{number}"] = np.stack([run.missed, run.false_alarm]).astype(np.float32)
     packed = io.BytesIO()

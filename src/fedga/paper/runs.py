@@ -35,12 +35,10 @@ FILE_NAME = "paper.jsonl"
 _DIGEST = "sha256"
 _MOST_VALUES = 1000  # in one list of a note
 
-_QUICK_DATASET = "digits"
-_QUICK_SEEDS = {_QUICK_DATASET: (0, 1, 2)}
-_QUICK_ALPHAS = {_QUICK_DATASET: ALPHAS}
+_QUICK_DATASET, _QUICK_SEEDS = "digits", (0, 1, 2)
 _OTHER_QUICK_SEEDS, _OTHER_QUICK_ALPHAS = (0, 1), (0.05, 0.5)
 _QUICK_SHARE, _FEWEST_ROUNDS = 20, 10
-_SHORT = 100  # rounds; longer runs are evaluated in every second round and their clients examined less often
+_SHORT = 100  # rounds; longer runs are evaluated in every second round and their clients evaluated less often
 
 # The four axes of the strong setting that change training; the averaged model is measured beside every last one.
 AXES: Mapping[str, Mapping[str, Any]] = {
@@ -67,7 +65,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Part:
+class RunGroup:
     """Runs of an experiment that differ in data set, α, algorithm and seed alone.
 
     ``algorithms``: where given, the part has these whatever the scope says. ``strongest``: only the smallest α.
@@ -88,7 +86,7 @@ class Experiment:
     name: str
     where: str
     shows: str
-    parts: tuple[Part, ...] = (Part(),)
+    parts: tuple[RunGroup, ...] = (RunGroup(),)
     datasets: tuple[str, ...] = DATASETS
     alphas: tuple[float, ...] = ALPHAS
     algorithms: tuple[str, ...] = COLUMNS
@@ -103,15 +101,14 @@ class Experiment:
     def alphas_in(self, scope: Scope, dataset: str) -> tuple[float, ...]:
         if scope.alphas:
             return scope.alphas
-        if scope.scale == "full":
+        if scope.scale == "full" or dataset == _QUICK_DATASET:
             return self.alphas
-        few = _QUICK_ALPHAS.get(dataset, _OTHER_QUICK_ALPHAS)
-        return tuple(alpha for alpha in self.alphas if alpha in few) or self.alphas[:1]
+        return tuple(alpha for alpha in self.alphas if alpha in _OTHER_QUICK_ALPHAS) or self.alphas[:1]
 
     def seeds_in(self, scope: Scope, dataset: str) -> tuple[int, ...]:
         if scope.seeds:
             return scope.seeds
-        few = _QUICK_SEEDS.get(dataset, _OTHER_QUICK_SEEDS)
+        few = _QUICK_SEEDS if dataset == _QUICK_DATASET else _OTHER_QUICK_SEEDS
         return self.seeds if scope.scale == "full" else tuple(seed for seed in few if seed in self.seeds)
 
     def runs(self, scope: Scope) -> list[RunSpec]:
@@ -124,14 +121,14 @@ class Experiment:
                     found.setdefault(spec.run_id, spec)
         return list(found.values())
 
-    def _runs(self, scope: Scope, dataset: str, part: Part, alpha: float) -> Sequence[RunSpec]:
+    def _runs(self, scope: Scope, dataset: str, part: RunGroup, alpha: float) -> Sequence[RunSpec]:
         rounds = _rounds(scope.scale, part, dataset, alpha)
         settings = {
             "dataset": dataset,
             "alpha": alpha,
             "preset": part.preset,
             "rounds": rounds,
-            "server_average": STRONG["server_average"],  # a second model that is looked at and changes nothing
+            "server_average": STRONG["server_average"],  # a second model, evaluated beside the last
             "evaluate_every": 1 if rounds <= _SHORT else 2,
             "diagnose_every": 10 if rounds <= _SHORT else 25,
             **({"local_epochs": part.epochs} if part.epochs else {}),
@@ -142,7 +139,7 @@ class Experiment:
         return build_sweep({**lists, "algorithm": algorithms, "seed": self.seeds_in(scope, dataset)}).runs
 
 
-def _rounds(scale: str, part: Part, dataset: str, alpha: float) -> int:
+def _rounds(scale: str, part: RunGroup, dataset: str, alpha: float) -> int:
     """The published number, fewer at equal work where a round has more local epochs, a twentieth of it when quick."""
     values = preset_settings(part.preset, dataset, alpha).values
     rounds = int(values["rounds"])
@@ -151,17 +148,17 @@ def _rounds(scale: str, part: Part, dataset: str, alpha: float) -> int:
     return rounds * values["local_epochs"] // part.epochs if part.epochs else rounds
 
 
-def _axis_parts() -> Iterator[Part]:
+def _axis_groups() -> Iterator[RunGroup]:
     """Each axis alone, and all but each: with none (the paper's setting) and all (the strong one) ten settings."""
-    hardly_looked_at = {"evaluate_every": 10, "diagnose_every": 0}  # only where they end is asked
+    rarely_evaluated = {"evaluate_every": 10, "diagnose_every": 0}  # only where they end is asked
     for chosen in (*((name,) for name in AXES), *itertools.combinations(AXES, len(AXES) - 1)):
         settings = {key: value for name in chosen for key, value in AXES[name].items()}
-        yield Part(settings={**settings, **hardly_looked_at})
+        yield RunGroup(settings={**settings, **rarely_evaluated})
 
 
 _NO_SKEW = (
-    Part(settings={"partition": "even"}, strongest=True, algorithms=("fedavg",)),
-    Part("strong", {"partition": "even"}, strongest=True, algorithms=("fedavg", "fedga")),
+    RunGroup(settings={"partition": "even"}, strongest=True, algorithms=("fedavg",)),
+    RunGroup("strong", {"partition": "even"}, strongest=True, algorithms=("fedavg", "fedga")),
 )
 _MEASURED = ("mnist", "cifar10", "svhn")
 
@@ -201,11 +198,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             algorithms=("fedavg", "fedga"),
         ),
         Experiment(
-            "figure-ea",
-            "Figure 5",
-            "EA ratio of the active clients over rounds",
-            datasets=("cifar10",),
-            alphas=(0.1,),
+            "figure-ea", "Figure 5", "EA ratio of the active clients over rounds", datasets=("cifar10",), alphas=(0.1,)
         ),
         Experiment(
             "figure-curves",
@@ -218,7 +211,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "figure-labels",
             "supplement, Figures 1 and 2",
             "label distribution of the first 30 clients for α = 0.5 and 0.05",
-            parts=(Part(algorithms=("fedavg",)),),
+            parts=(RunGroup(algorithms=("fedavg",)),),
             datasets=("cifar10",),
             alphas=(0.5, 0.05),
             seeds=(0,),
@@ -234,7 +227,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "figure-adam",
             "supplement, Figures 6 to 8",
             "Adam as the clients' optimiser",
-            parts=(Part(settings={"optimizer": "adam", "lr": 0.001}),),
+            parts=(RunGroup(settings={"optimizer": "adam", "lr": 0.001}),),
             datasets=("cifar100",),
             alphas=(0.1, 1.0, 10.0),
             algorithms=ALGORITHMS,
@@ -243,7 +236,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "figure-epochs",
             "supplement, Figures 9 to 11",
             "2, 5 and 10 local epochs at equal total work",
-            parts=(Part(), Part(epochs=5), Part(epochs=10)),
+            parts=(RunGroup(), RunGroup(epochs=5), RunGroup(epochs=10)),
             datasets=("cifar10",),
             alphas=(0.5,),
             algorithms=ALGORITHMS,
@@ -252,14 +245,14 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "tuning",
             "supplement, hyper-parameters",
             "grid search of the learning rate on FedAvg, as `fedga tune` does it",
-            parts=tuple(Part(settings={"lr": rate}, algorithms=("fedavg",)) for rate in LEARNING_RATES),
+            parts=tuple(RunGroup(settings={"lr": rate}, algorithms=("fedavg",)) for rate in LEARNING_RATES),
             seeds=(0,),
         ),
         Experiment(
             "readings",
             "Eq. (10), and the momentum of the text",
             "what other readings of the paper's equations and text come to",
-            parts=(Part(algorithms=READINGS), Part(settings={"momentum": 0.9}, algorithms=("fedavg", "fedga"))),
+            parts=(RunGroup(algorithms=READINGS), RunGroup(settings={"momentum": 0.9}, algorithms=("fedavg", "fedga"))),
             datasets=("mnist",),
             alphas=(0.05, 0.5),
             algorithms=("fedavg", "fedga"),
@@ -267,8 +260,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "strong",
             BEYOND,
-            "the strong setting, and the same samples dealt evenly: the line without skew",
-            parts=(Part(algorithms=("fedavg", "fedga")), Part("strong"), *_NO_SKEW),
+            "the strong setting, and the same samples partitioned evenly: the line without skew",
+            parts=(RunGroup(algorithms=("fedavg", "fedga")), RunGroup("strong"), *_NO_SKEW),
             datasets=_MEASURED,
             algorithms=("fedavg", "fedntd", "fedga"),
         ),
@@ -276,7 +269,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "beyond",
             BEYOND,
             "what each axis of the strong setting does alone and together, for FedAvg and FedGA",
-            parts=(Part(), Part("strong"), *_axis_parts(), *_NO_SKEW),
+            parts=(RunGroup(), RunGroup("strong"), *_axis_groups(), *_NO_SKEW),
             datasets=_MEASURED,
             alphas=(0.05,),
             algorithms=("fedavg", "fedga"),
@@ -285,16 +278,12 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 }
 
 
-def find_experiment(name: str) -> Experiment:
-    if name not in EXPERIMENTS:
-        raise unknown_name("experiment", name, [*EXPERIMENTS, "all"])
-    return EXPERIMENTS[name]
-
-
 def experiments_in(name: str, scope: Scope) -> list[Experiment]:
     """The experiment of that name; for ``all``, those that have a data set in the scope."""
     if name != "all":
-        return [find_experiment(name)]
+        if name not in EXPERIMENTS:
+            raise unknown_name("experiment", name, [*EXPERIMENTS, "all"])
+        return [EXPERIMENTS[name]]
     if not scope.datasets or scope.scale == "quick":
         return list(EXPERIMENTS.values())
     return [each for each in EXPERIMENTS.values() if set(each.datasets) & set(scope.datasets)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -70,58 +70,61 @@ def algorithms_table(
 ) -> TitledTable:
     """The rows of `algorithms_rows` for the terminal; a dash is nothing beyond FedAvg."""
     rows = algorithms_rows(num_parameters, num_classes, algorithms)
-    columns = [
-        Column(
-            "algorithm", [Text(row["algorithm"], "bold").append(f"\n{_source(row)}", "not bold dim") for row in rows]
-        ),
-        *(
-            Column(heading, [Text(cell(row) or "–") for row in rows])
-            for heading, cell in (
-                ("extra up", _up),
-                ("extra down", _down),
-                ("extra forward passes", lambda row: row["extra_forward_passes"]),
-                ("a client keeps", _kept),
-                ("the server learns", lambda row: row["server_learns"]),
-                ("the server needs", _needed),
-                ("options", _options),
-            )
-        ),
+    sources = ["\n".join(filter(None, [row["citation"], row["defined_in"]])) for row in rows]
+    names = [
+        Text(row["algorithm"], "bold").append(f"\n{source}", "not bold dim")
+        for row, source in zip(rows, sources, strict=True)
     ]
+    columns = [Column("algorithm", names)]
+    columns += [Column(heading, [Text(text or "–") for text in texts]) for heading, texts in cost_columns(rows).items()]
     model = f"{model_name} ({num_parameters:,} parameters, {human_bytes(_FLOAT * num_parameters)})"
     title = f"What each algorithm adds to FedAvg, which sends {model} down and up, per client and round"
     return make_table(columns, title=title, width=width, leading=1)
 
 
-def _source(row: Mapping[str, Any]) -> str:
-    """Who it is by, and of one of the user's own the file it is in."""
-    return "\n".join(filter(None, [row["citation"], row["defined_in"]]))
+def cost_columns(rows: Sequence[Mapping[str, Any]], *, sized: bool = True) -> dict[str, list[str]]:
+    """What stands below each heading, empty where it is nothing; ``sized``: whether the network's size is known."""
+    return {heading: [text(row, sized) for row in rows] for heading, text in _COST_TEXTS.items()}
 
 
-def _up(row: Mapping[str, Any]) -> str:
+def _bytes_text(beyond: int, survey: int, whom: str) -> str:
+    """Bytes of active clients, and of those that only answer a survey."""
+    asked = f"{human_bytes(survey)} {whom}" if survey else ""
+    return "; ".join(filter(None, [human_bytes(beyond), asked]))
+
+
+def _up(row: Mapping[str, Any], sized: bool) -> str:
     survey = row["survey_up_bytes"]
-    parts = [f"{human_bytes(survey)} from every client"] if survey else []
-    beyond = human_bytes(row["extra_up_bytes"] - survey)
-    return "; ".join([beyond, *parts] if beyond else parts)
+    return _bytes_text(row["extra_up_bytes"] - survey, survey, "from every client")
 
 
-def _down(row: Mapping[str, Any]) -> str:
-    survey = row["survey_down_bytes"]
-    parts = [f"{human_bytes(survey)} to each client not active"] if survey else []
-    beyond = human_bytes(row["extra_down_bytes"])
-    return "; ".join([beyond, *parts] if beyond else parts)
+def _down(row: Mapping[str, Any], sized: bool) -> str:
+    return _bytes_text(row["extra_down_bytes"], row["survey_down_bytes"], "to each client not active")
 
 
-def _kept(row: Mapping[str, Any]) -> str:
-    return f"{row['client_keeps']} ({human_bytes(row['client_keeps_bytes'])})" if row["client_keeps"] else ""
+def _kept(row: Mapping[str, Any], sized: bool) -> str:
+    size = f" ({human_bytes(row['client_keeps_bytes'])})" if sized and row["client_keeps"] else ""
+    return str(row["client_keeps"]) + size
 
 
-def _needed(row: Mapping[str, Any]) -> str:
+def _needed(row: Mapping[str, Any], sized: bool) -> str:
     number = row["server_samples_per_class"]
     return f"{number} samples of each class" if number else ""
 
 
-def _options(row: Mapping[str, Any]) -> str:
+def _options(row: Mapping[str, Any], sized: bool) -> str:
     return " ".join(f"{name}={setting_text(value)}" for name, value in row["options"].items())
+
+
+_COST_TEXTS: Mapping[str, Callable[[Mapping[str, Any], bool], str]] = {
+    "extra up": _up,
+    "extra down": _down,
+    "extra forward passes": lambda row, sized: row["extra_forward_passes"],
+    "a client keeps": _kept,
+    "the server learns": lambda row, sized: row["server_learns"],
+    "the server needs": _needed,
+    "options": _options,
+}
 
 
 def human_bytes(number: int) -> str:
@@ -130,11 +133,6 @@ def human_bytes(number: int) -> str:
     >>> [human_bytes(number) for number in (0, 40, 407_080, 12_000_000)]
     ['', '40 B', '407.1 kB', '12.0 MB']
     """
-    if number == 0:
-        return ""
-    size, unit = float(number), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    power = min((len(str(number)) - 1) // 3, 4)
+    size = f"{number / 1000**power:.{1 if power else 0}f}"
+    return f"{size} {('B', 'kB', 'MB', 'GB', 'TB')[power]}" if number else ""

@@ -97,7 +97,7 @@ def read_curves(
 ) -> list[Curve]:
     """All runs of a results folder, those without a result too; only ``run_ids`` where given.
 
-    ``settings``: fields that each curve tells besides those that the runs need to be told apart.
+    ``settings``: fields that each curve has besides those that distinguish the runs.
     """
     with explained(Path(folder), reading=True), closing(open_for_reading(Path(folder))) as connection:
         connection.execute("BEGIN")  # rows and their digests of one moment
@@ -109,8 +109,8 @@ def read_curves(
             table = read_metrics(connection, digests, run.key, run.run_id)
             values = {name: table[:, at] for at, name in enumerate(METRICS, 1) if not np.isnan(table[:, at]).all()}
             values |= _own_values(read_own(connection, digests, run.key, run.run_id), table[:, 0])
-            told = {name: getattr(run.spec, name) for name in names}
-            curves.append(Curve(told, run.spec.seed, table[:, 0].astype(np.int64), values, run.status, run.run_id))
+            shown = {name: getattr(run.spec, name) for name in names}
+            curves.append(Curve(shown, run.spec.seed, table[:, 0].astype(np.int64), values, run.status, run.run_id))
     return curves
 
 

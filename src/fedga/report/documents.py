@@ -42,7 +42,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure that is drawn when somebody wants it; ``alt`` says in words what it shows."""
+    """A figure that is drawn on demand; ``alt`` is its text for readers who cannot see it."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment in a report: what came out in words, then its tables and pictures."""
+    """One experiment in a report: a headline and remarks, then its tables and pictures."""
 
     name: str
     title: str

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePath
 
+from fedga.drawing.style import display_name
 from fedga.report import figures
 from fedga.report.curves import Curve
 from fedga.report.documents import Picture
@@ -46,7 +47,7 @@ def _clients(folder: Path, specs: Sequence[RunSpec]) -> list[Picture]:
         held = next((of for of in kept if (of.dataset, of.partition) == (first.dataset, first.partition)), None)
         for algorithm, spec in {spec.algorithm: spec for spec in reversed(alike)}.items():
             if held and (seen := store.client_rounds(spec.run_id)):
-                title = f"{algorithm}, round {seen[-1].round}, seed {spec.seed}"
+                title = f"{display_name(algorithm)}, round {seen[-1].round}, seed {spec.seed}"
                 draw = partial(
                     figures.before_after, seen[-1].arrays, held.class_names, title=title, client_names=held.client_names
                 )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from fedga.engine.profile import PHASES, Measured, Stage
+from fedga.engine.profile import PHASES, Measured
 from fedga.report.terminal import Column, TitledTable, make_table
+from fedga.report.words import plural
 
 BAR = 20  # cells of a phase that takes all the time
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -56,18 +57,10 @@ def bar(share: float, cells: int = BAR) -> str:
 def _title(measured: Measured) -> str:
     stage = measured.telling
     kind = "steady round" if measured.steady.rounds else "warm-up round"
-    return f"Where the time went: {_count(stage.rounds, kind)} of {_runs(stage)}, on {_place(measured)}"
-
-
-def _runs(stage: Stage) -> str:
     mean = stage.run_rounds / max(stage.rounds, 1)
-    if mean == int(mean):
-        return _count(int(mean), "run") + " at once" * (mean > 1)
-    return f"{mean:.1f} runs at once"
-
-
-def _place(measured: Measured) -> str:
-    return f"{measured.device}, {_count(measured.threads, 'thread')}" if measured.device == "cpu" else measured.device
+    runs = "1 run" if mean == 1 else f"{round(mean, 1):,g} runs at once"
+    threads = f", {plural(measured.threads, 'thread')}" if measured.device == "cpu" else ""
+    return f"Where the time went: {plural(stage.rounds, kind)} of {runs}, on {measured.device}{threads}"
 
 
 def _caption(measured: Measured) -> str:
@@ -76,7 +69,7 @@ def _caption(measured: Measured) -> str:
     if stage.wall:
         parts.append(f"{stage.client_steps / stage.wall:,.0f} local steps of a client per second.")
     first = measured.warm_up
-    warm_up = f"{_count(first.rounds, 'warm-up round')} {first.wall:.2f} s; " if measured.steady.rounds else ""
+    warm_up = f"{plural(first.rounds, 'warm-up round')} {first.wall:.2f} s; " if measured.steady.rounds else ""
     outside = f"outside of rounds (reading data, building, waiting) {measured.outside.wall:.2f} s"
     parts.append(f"Not in the table: {warm_up}{outside}.")
     memory = [(measured.peak_memory, "resident"), (measured.peak_cuda_memory, "on the GPU")]
@@ -86,7 +79,3 @@ def _caption(measured: Measured) -> str:
     if measured.device != "cpu":
         parts.append("To measure, every phase waited for the GPU: without --profile the run is a little faster.")
     return " ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedga.drawing.style import algorithm_rank, base_name, display_name
+from fedga.drawing.style import LineStyle, algorithm_rank, base_name, display_name, line_style
 from fedga.errors import FedGAError
 from fedga.report.curves import Curve
 
@@ -36,6 +36,9 @@ class Series:
     @property
     def preset(self) -> str:
         return str(self.settings.get("preset") or "")
+
+    def style(self, *, averaged: bool = False) -> LineStyle:
+        return line_style(self.algorithm, self.preset, variant=self.variant, averaged=averaged)
 
     @property
     def diverged(self) -> list[Curve]:
@@ -89,8 +92,11 @@ def make_panels(curves: Sequence[Curve]) -> list[Panel]:
         place = tuple(curve.settings.get(name) for name in _PANEL)
         groups.setdefault(place, {}).setdefault(_identity(curve), []).append(curve)
     identities = sorted({identity for group in groups.values() for identity in group}, key=_order)
-    labels = _labels([dict(identity) for identity in identities])
-    variants = _variants([dict(identity) for identity in identities])
+    settings = [dict(identity) for identity in identities]
+    telling = telling_settings(settings)
+    labels = [_label(of, telling) for of in settings]
+    kinds = [(base_name(str(of.get("algorithm", ""))), of.get("preset") or "") for of in settings]
+    variants = [kinds[:at].count(kind) for at, kind in enumerate(kinds)]
     panels = []
     for dataset, alpha in sorted(groups, key=lambda place: (str(place[0]), place[1] is not None, place[1])):
         group = groups[dataset, alpha]
@@ -151,21 +157,11 @@ def _distinct(series: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
     return len({tuple(settings.get(name) for name in names) for settings in series})
 
 
-def _labels(series: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Algorithm and preset, and of the other settings as many as it takes to tell all series apart."""
-    shown = [name for name in telling_settings(series) if name != "algorithm"]
-    return [_label(settings, shown) for settings in series]
-
-
 def _label(settings: Mapping[str, Any], shown: Sequence[str]) -> str:
-    parts = [display_name(str(settings.get("algorithm", "")))]
-    for name in shown:
-        value = settings.get(name)
-        if name == "preset":
-            parts += [str(value)] if value else []
-        else:
-            parts.append(f"{name} {setting_text(value)}")
-    return ", ".join(parts)
+    """Algorithm and preset, and of the other settings as many as it takes to tell all series apart."""
+    preset = [str(settings.get("preset") or "")] if "preset" in shown else []
+    others = [f"{name} {setting_text(settings.get(name))}" for name in shown if name not in ("algorithm", "preset")]
+    return ", ".join(filter(None, [display_name(str(settings.get("algorithm", ""))), *preset, *others]))
 
 
 def setting_text(value: Any) -> str:
@@ -177,13 +173,3 @@ def setting_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ":".join(f"{name}={setting_text(option)}" for name, option in value) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _variants(series: Sequence[Mapping[str, Any]]) -> list[int]:
-    seen: dict[tuple[str, str], int] = {}
-    variants = []
-    for settings in series:
-        kind = (base_name(str(settings.get("algorithm", ""))), str(settings.get("preset") or ""))
-        variants.append(seen.setdefault(kind, 0))
-        seen[kind] += 1
-    return variants

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from rich.text import Text
 
+from fedga.measures.columns import AVERAGED, COLUMNS, MetricColumn, metric_column
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, make_panels, setting_text, telling_settings
 from fedga.report.terminal import Column, TitledTable, full_width, least_width, make_table
@@ -19,40 +19,24 @@ from fedga.store.records import METRICS
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A column of the summary: how seeds become one number, and which of two numbers is the better."""
-
-    name: str
-    heading: str
-    high_is_good: bool | None = True  # None: nobody said, and no value is marked as the best
-    over_rounds: bool = False  # the mean over the rounds in which it was measured, instead of the last round
-    heavy_tailed: bool = False  # the median over seeds instead of their mean, without a deviation
-
-    def best(self, values: Sequence[float]) -> float:
-        """The best of several finite values; NaN where there is nothing to choose from."""
-        finite = [value for value in values if math.isfinite(value)]
-        if not finite or len(values) < 2 or self.high_is_good is None:
-            return math.nan
-        return max(finite) if self.high_is_good else min(finite)
-
-
-SUMMARY = (
-    Metric("accuracy", "accuracy"),
-    Metric("averaged_accuracy", "averaged model"),
-    Metric("macro_f1", "macro F1"),
-    Metric("balanced_accuracy", "balanced accuracy"),
-    Metric("ea_ratio", "EA ratio", high_is_good=False, heavy_tailed=True),
-    Metric("forgetting_rare", "lost on rare", high_is_good=False, over_rounds=True),
-    Metric("forgetting_missing", "lost on missing", high_is_good=False, over_rounds=True),
+SUMMARY = tuple(
+    COLUMNS[name]
+    for name in (
+        "accuracy",
+        "averaged_accuracy",
+        "macro_f1",
+        "balanced_accuracy",
+        "ea_ratio",
+        "forgetting_rare",
+        "forgetting_missing",
+    )
 )
 
 
-def summary_metrics(curves: Iterable[Curve]) -> tuple[Metric, ...]:
+def summary_metrics(curves: Iterable[Curve]) -> tuple[MetricColumn, ...]:
     """The columns of a summary of these runs: the built-in metrics, then those of the user's own that were measured."""
     found = sorted({name for curve in curves for name in curve.values}.difference(METRICS))
-    in_order = sorted(found, key=lambda name: name.startswith("averaged_"))
-    return (*SUMMARY, *(Metric(name, name.replace("averaged_", "averaged "), high_is_good=None) for name in in_order))
+    return (*SUMMARY, *map(metric_column, sorted(found, key=lambda name: name.startswith(AVERAGED))))
 
 
 _NAMED = ("dataset", "alpha", "preset", "server", "algorithm")
@@ -60,7 +44,7 @@ _COUNTS = ("round", "runs", "seeds", "diverged", "unfinished")
 _DISPENSABLE = ("balanced_accuracy", "macro_f1", "forgetting_rare", "ea_ratio")  # where the terminal is too narrow
 
 
-def summary_rows(curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY) -> list[Row]:
+def summary_rows(curves: Sequence[Curve], metrics: Sequence[MetricColumn] = SUMMARY) -> list[Row]:
     """One row per data set, α and series: its settings, how many runs it has, each metric and its deviation over seeds.
 
     A value is None where it was never measured, a deviation also for a single seed. Diverged runs and runs behind the
@@ -69,7 +53,7 @@ def summary_rows(curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY) -
     return [_summary_row(panel, series, metrics) for panel in make_panels(curves) for series in panel.series]
 
 
-def _summary_row(panel: Panel, series: Series, metrics: Sequence[Metric]) -> Row:
+def _summary_row(panel: Panel, series: Series, metrics: Sequence[MetricColumn]) -> Row:
     last = max((int(curve.rounds[-1]) for curve in series.sound), default=None)
     complete = [curve for curve in series.sound if curve.rounds[-1] == last]
     ended = [curve for curve in series.curves if curve.diverged or (curve.status == "done" and curve in complete)]
@@ -83,9 +67,9 @@ def _summary_row(panel: Panel, series: Series, metrics: Sequence[Metric]) -> Row
         values = [
             curve.over_rounds(metric.name) if metric.over_rounds else curve.last(metric.name) for curve in complete
         ]
-        middle = median if metric.heavy_tailed else mean
+        middle = median if metric.ratio else mean
         row[metric.name] = _known(middle(np.array(values)))
-        if not metric.heavy_tailed:
+        if not metric.ratio:
             row[f"{metric.name}_deviation"] = _known(deviation(np.array(values)))
     return row
 
@@ -95,7 +79,7 @@ def _known(value: float) -> float | None:
 
 
 def summary_table(
-    curves: Sequence[Curve], metrics: Sequence[Metric] = SUMMARY, *, width: int | None = None
+    curves: Sequence[Curve], metrics: Sequence[MetricColumn] = SUMMARY, *, width: int | None = None
 ) -> TitledTable:
     """The summary for a terminal of ``width``: the best value of each metric, per data set and α, in bold.
 
@@ -110,8 +94,8 @@ def summary_table(
     right = []
     if len({row["seeds"] for row in rows}) > 1:
         right.append(Column("seeds", [Text(str(row["seeds"])) for row in rows], "right"))
-    if any(_note(row) for row in rows):
-        right.append(Column("note", [Text(_note(row), style="yellow") for row in rows]))
+    if any(odd_runs(row) for row in rows):
+        right.append(Column("note", [Text(odd_runs(row), style="yellow") for row in rows]))
     middle = {name: Column(metric.heading, _cells(rows, metric, " "), "right") for name, metric in shown.items()}
     if width is not None and full_width([*left, *middle.values(), *right]) > width:
         middle = {name: Column(metric.heading, _cells(rows, metric, "\n"), "right") for name, metric in shown.items()}
@@ -119,10 +103,13 @@ def summary_table(
     for name in _DISPENSABLE:
         if width is not None and name in middle and least_width([*left, *middle.values(), *right]) > width:
             narrow += [middle.pop(name).heading]
+    caption = "Mean ± standard deviation over seeds. Bold: best of its data set and α."
+    caption += explanations(shown[name] for name in middle)
+    caption += f" Left out, the terminal is too narrow: {', '.join(narrow)}." if narrow else ""
     return make_table(
         [*left, *middle.values(), *right],
         title=_title(rows, [name for name in settings if name not in telling]),
-        caption=_caption(list(middle), narrow),
+        caption=caption,
         width=width,
         sections=[at for at, row in enumerate(rows[:-1]) if _place(rows[at + 1]) != _place(row)],
     )
@@ -132,7 +119,7 @@ def _place(row: Row) -> tuple[Any, Any]:
     return row["dataset"], row["alpha"]
 
 
-def _cells(rows: Sequence[Row], metric: Metric, gap: str) -> list[Text]:
+def _cells(rows: Sequence[Row], metric: MetricColumn, gap: str) -> list[Text]:
     """The column of a metric; ``gap`` stands before deviations.
 
     What is printed like the best of its data set and α is bold: ties have no winner.
@@ -140,7 +127,7 @@ def _cells(rows: Sequence[Row], metric: Metric, gap: str) -> list[Text]:
     cells = []
     for group in _sections(rows):
         values = [row[metric.name] for row in group if row[metric.name] is not None]
-        best = number_text(metric.best(values), metric.heavy_tailed)
+        best = number_text(metric.best(values), metric.ratio)
         cells += [_cell(row, metric, best, gap) for row in group]
     return cells
 
@@ -149,11 +136,11 @@ def _sections(rows: Sequence[Row]) -> Iterable[list[Row]]:
     return (list(group) for _, group in itertools.groupby(rows, _place))
 
 
-def _cell(row: Row, metric: Metric, best: str, gap: str) -> Text:
+def _cell(row: Row, metric: MetricColumn, best: str, gap: str) -> Text:
     value, wide = row[metric.name], row.get(f"{metric.name}_deviation")
     if value is None:
         return Text("–", style="dim")
-    shown = number_text(value, metric.heavy_tailed)
+    shown = number_text(value, metric.ratio)
     text = Text().append(shown, style="bold" if shown == best else None)
     return text if wide is None else text.append(f"{gap}±{number_text(wide)}", style="dim")
 
@@ -177,7 +164,12 @@ def number_text(value: float, significant: bool = False) -> str:
     return text.replace("-", "" if float(text.replace(",", "")) == 0 else "−")
 
 
-def _note(row: Mapping[str, Any]) -> str:
+def plus_minus(value: float, wide: float | None) -> str:
+    """Mean and deviation with blanks at which no line is broken."""
+    return number_text(value) + (f"\u00a0±\u00a0{number_text(wide)}" if wide is not None else "")
+
+
+def odd_runs(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{row[name]} of {row['runs']} {name}" for name in ("diverged", "unfinished") if row[name])
 
 
@@ -201,11 +193,6 @@ def _setting(value: Any) -> str:
     return "–" if value in (None, "") else setting_text(value)
 
 
-def _caption(shown: Sequence[str], narrow: Sequence[str]) -> str:
-    caption = "Mean ± standard deviation over seeds. Bold: best of its data set and α."
-    if "ea_ratio" in shown:
-        caption += " EA ratio: median over seeds, 1 is unbiased."
-    if {"forgetting_rare", "forgetting_missing"} & set(shown):
-        caption += " Lost: accuracy that a round of local training takes from the classes of which a client holds few"
-        caption += " (rare) or none (missing)."
-    return caption + (f" Left out, the terminal is too narrow: {', '.join(narrow)}." if narrow else "")
+def explanations(metrics: Iterable[MetricColumn]) -> str:
+    """What needs to be said of these columns, each sentence once, with a blank before it."""
+    return "".join(f" {text}" for text in dict.fromkeys(metric.explanation for metric in metrics) if text)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fedga.report.costs import algorithms_rows, algorithms_table
 from fedga.report.series import setting_text
-from fedga.report.summary import SUMMARY, Metric, summary_rows, summary_table
+from fedga.report.summary import SUMMARY, summary_rows, summary_table
 from fedga.report.terminal import Column, TitledTable, make_table
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SUMMARY",
-    "Metric",
     "algorithms_rows",
     "algorithms_table",
     "settings_rows",

@@ -25,22 +25,20 @@ from fedga.report.terminal import Column, TitledTable, make_table
 PICTURE_KINDS = ("png", "svg", "pdf")
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$&])")  # what would end a cell, or be read as anything but itself
+# Characters that TeX's usual fonts lack, and the commands of mathematics that draw them.
+_SYMBOLS = "−±×÷·≈≠≤≥≪≫∞→√✓✗∑ΣΔ²αβγεηλμµρστ<>|"
+_COMMANDS = (
+    r"- \pm \times \div \cdot \approx \neq \leq \geq \ll \gg \infty \rightarrow \surd \surd \times \sum \Sigma"
+    r" \Delta ^2 \alpha \beta \gamma \varepsilon \eta \lambda \mu \mu \rho \sigma \tau < > |"
+)
 _LATEX = {
+    **{chr(code): " " for code in (*range(32), 127)},  # line ends, and what TeX refuses as invalid
+    **{special: f"\\{special}" for special in "{}$&%#_"},
+    **{special: f"{{{special}}}" for special in "[*"},  # which would belong to the line break before a row
+    **{symbol: f"${command}$" for symbol, command in zip(_SYMBOLS, _COMMANDS.split(), strict=True)},
     "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "%": r"\%",
-    "#": r"\#",
-    "_": r"\_",
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
-    "<": "$<$",  # in TeX's oldest fonts these three are other characters
-    ">": "$>$",
-    "|": "$|$",
-    "[": "{[}",  # at the beginning of a row this and the star would belong to the line break before
-    "*": "{*}",
     '"': "''",
     "“": "``",
     "”": "''",
@@ -50,38 +48,6 @@ _LATEX = {
     "—": "---",
     "…": r"\ldots{}",
     "\u00a0": "~",
-    **{chr(code): " " for code in (*range(32), 127)},  # line ends, and what TeX refuses as invalid
-    "−": "$-$",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "÷": r"$\div$",
-    "·": r"$\cdot$",
-    "≈": r"$\approx$",
-    "≠": r"$\neq$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "≪": r"$\ll$",
-    "≫": r"$\gg$",
-    "∞": r"$\infty$",
-    "→": r"$\rightarrow$",
-    "√": r"$\surd$",
-    "✓": r"$\surd$",
-    "✗": r"$\times$",
-    "∑": r"$\sum$",
-    "Σ": r"$\Sigma$",
-    "Δ": r"$\Delta$",
-    "²": "$^2$",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "γ": r"$\gamma$",
-    "ε": r"$\varepsilon$",
-    "η": r"$\eta$",
-    "λ": r"$\lambda$",
-    "μ": r"$\mu$",
-    "µ": r"$\mu$",
-    "ρ": r"$\rho$",
-    "σ": r"$\sigma$",
-    "τ": r"$\tau$",
 }
 
 
@@ -97,9 +63,10 @@ def markdown(table: Table) -> str:
     | 0.1 | **0.9 (0.1)** |
     """
     marks = marks_of(table)
-    lines = [_pipes([_escape_markdown(heading) for heading in table.headings])]
-    lines.append("|" + "|".join("---:" if _is_numeric(table, at) else "---" for at in range(len(table.headings))) + "|")
-    lines += [_pipes([_markdown_cell(cell, marks) for cell in row]) for row in table.rows]
+    cells = [[_escape_markdown(heading) for heading in table.headings]]
+    cells += [[_markdown_cell(cell, marks) for cell in row] for row in table.rows]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    lines.insert(1, f"|{'|'.join('---:' if _is_numeric(table, at) else '---' for at in range(len(cells[0])))}|")
     notes = "  \n".join(f"<sup>{mark}</sup> {_escape_markdown(note)}" for note, mark in marks.items())
     parts = [f"**{_escape_markdown(table.title)}**", "\n".join(lines), _escape_markdown(table.caption), notes]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -170,29 +137,21 @@ def comma_separated(table: Table) -> str:
 
 
 def _values(cell: Cell) -> tuple[float | str | None, float | None]:
-    plain = None if cell.text == NOTHING else _as_number(cell.text)
-    return plain if cell.value is None else cell.value, cell.deviation
-
-
-def _as_number(text: str) -> float | str:
-    """A number that has no value beside its text, such as -0.5, which is no formula."""
+    if cell.value is not None or cell.text == NOTHING:
+        return cell.value, cell.deviation
     try:
-        return float(text)
+        return float(cell.text), cell.deviation  # a number without a value beside its text, such as -0.5: no formula
     except ValueError:
-        return text
+        return cell.text, cell.deviation
 
 
 def terminal(table: Table, *, width: int | None = None) -> TitledTable:
     """A table for a terminal of ``width``."""
     marks = marks_of(table)
-    columns = [
-        Column(
-            heading,
-            [_terminal_cell(row[at], marks) for row in table.rows],
-            "right" if _is_numeric(table, at) else "left",
-        )
-        for at, heading in enumerate(table.headings)
-    ]
+    columns = []
+    for at, heading in enumerate(table.headings):
+        cells = [_terminal_cell(row[at], marks) for row in table.rows]
+        columns.append(Column(heading, cells, "right" if _is_numeric(table, at) else "left"))
     notes = "".join(f"\n[{mark}] {note}" for note, mark in marks.items())
     return make_table(columns, title=table.title, caption=table.caption + notes, width=width, sections=table.breaks)
 
@@ -242,10 +201,6 @@ def escape_latex(text: str) -> str:
 
 def _escape_markdown(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", " ".join(text.splitlines()))
-
-
-def _pipes(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _markdown_cell(cell: Cell, marks: dict[str, str]) -> str:

@@ -13,17 +13,7 @@ from fedga.cli.checks import check_data_dir
 from fedga.cli.console import err, out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError, unknown_name
-from fedga.paper.report.scores import MOMENTS
-from fedga.paper.runs import (
-    EXPERIMENTS,
-    SCALES,
-    Experiment,
-    Scope,
-    all_runs,
-    experiments_in,
-    find_experiment,
-    remember,
-)
+from fedga.paper import EXPERIMENTS, MOMENTS, SCALES, Experiment, Scope, all_runs, experiments_in, remember
 from fedga.report.documents import Section
 from fedga.report.terminal import Column, make_table
 from fedga.report.words import listed
@@ -39,20 +29,16 @@ def paper(
     name: Annotated[
         str | None, typer.Argument(help="An experiment, or all; none lists them.", show_default=False)
     ] = None,
-    scale: Annotated[
-        str, typer.Option("--scale", help="full: as published; quick: minutes on a laptop, embedded data.")
-    ] = "full",
+    scale: Annotated[str, typer.Option("--scale", help="full: as published; quick: minutes, embedded data.")] = "full",
     datasets: Annotated[str | None, _listed("--datasets", "data sets, else the experiment's own")] = None,
     alphas: Annotated[str | None, _listed("--alphas", "Dirichlet concentrations, else the experiment's own")] = None,
     seeds: Annotated[str | None, _listed("--seeds", "seeds, else 0-4")] = None,
     algorithms: Annotated[str | None, _listed("--algorithms", "algorithms, else the experiment's own")] = None,
-    at: Annotated[
-        str, typer.Option("--at", help="Which moment the printed table shows: last round, 80 % of the rounds, mean.")
-    ] = "last",
+    at: Annotated[str, typer.Option("--at", help="Moment of the printed table: last, 80 (%) or mean.")] = "last",
     data_dir: DataDir = None,
     device: Device = None,
     out_dir: Annotated[
-        Path | None, own_option("--out", "Folder for results, else paper-full or paper-quick; the same one continues.")
+        Path | None, own_option("--out", "Folder for results, else paper-SCALE; the same continues.")
     ] = None,
     threads: Threads = None,
     track: Track = None,
@@ -97,27 +83,15 @@ def paper(
     if prepared is not None:
         # Several settings of one algorithm share the folder by design: each run is told apart by all of them.
         train(prepared, folder, program, axes=tuple(SETTINGS))
-    if find_experiment("figure-binary") in experiments:
-        _train_binary(folder, scope, data_dir)
+    if EXPERIMENTS["figure-binary"] in experiments:  # the one experiment without clients
+        from fedga.paper import train_binary
+
+        with err.status("training binary classifiers"):
+            left_out = train_binary(folder, scope, data_dir)
+        if left_out:
+            say(left_out)
     if report:
         _write(folder, experiments, at)
-
-
-def _train_binary(folder: Path, scope: Scope, data_dir: Path | None) -> None:
-    """The one experiment without clients: two classes, one sigmoid, a few seconds."""
-    from fedga.data import load_dataset
-    from fedga.paper.binary import LAST_CLASS, SEEDS, binary_runs, read_binary_runs, write_binary_runs
-
-    [name] = find_experiment("figure-binary").datasets_in(scope)[:1]
-    seeds = scope.seeds or SEEDS
-    if any((run.dataset, run.seeds) == (name, seeds) for run in read_binary_runs(folder)):
-        return
-    dataset = load_dataset(name, data_dir=data_dir)
-    if dataset.num_classes <= LAST_CLASS:
-        say(f"figure-binary sets class {LAST_CLASS} against class 0, and {name} has no such class: left out")
-        return
-    with err.status(f"training binary classifiers on {name}"):
-        write_binary_runs(folder, binary_runs(dataset, seeds=seeds))
 
 
 def _values(setting: str, flag: str, text: str | None) -> tuple[Any, ...]:
@@ -152,13 +126,13 @@ def _print_list() -> None:
         Column(heading, [Text(getattr(each, field)) for each in EXPERIMENTS.values()])
         for heading, field in (("name", "name"), ("in the paper", "where"), ("shows", "shows"))
     ]
-    caption = f"fedga paper NAME [--scale {'|'.join(SCALES)}]; fedga paper all runs the lot, each run once."
+    caption = f"fedga paper NAME [--scale {'|'.join(SCALES)}]; fedga paper all runs all, each run once."
     out.print(make_table(columns, title="Experiments", caption=caption, width=out.width))
 
 
 def _write(folder: Path, experiments: Sequence[Experiment], at: str) -> None:
-    """The files of these experiments, what they say on the terminal, and the page of the whole folder."""
-    from fedga.paper.report.sections import sections_of
+    """The files of these experiments, their headlines on the terminal, and the page of the whole folder."""
+    from fedga.paper import paper_commands, sections_of
     from fedga.report.page.build import write_page
     from fedga.report.writers import write_section
 
@@ -169,13 +143,13 @@ def _write(folder: Path, experiments: Sequence[Experiment], at: str) -> None:
         with err.status(f"writing {section.name}"):
             written += write_section(section, folder)
         _print(section, at, tables=len(chosen) == 1)
-    page = write_page(folder, folder / "report.html", sections)
+    page = write_page(folder, folder / "report.html", sections, known=paper_commands)
     places = "; ".join(f"{place.name}: {place}" for place in sorted({path.parent for path in written}))
     say(f"{places}; everything on one page: {page}" if places else f"everything on one page: {page}")
 
 
 def _print(section: Section, at: str, *, tables: bool) -> None:
-    """The words of a section, and of one asked for alone its tables: of several moments the one asked for."""
+    """The headline of a section, and of one asked for alone its tables: of several moments the one asked for."""
     from fedga.report.writers import terminal
 
     out.print(Text(section.title, style="bold"))

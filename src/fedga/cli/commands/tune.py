@@ -13,7 +13,7 @@ from fedga.cli.commands.run import default_folder, help_text
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError
-from fedga.paper.runs import LEARNING_RATES
+from fedga.paper import LEARNING_RATES
 from fedga.spec.grid import build_sweep, parse_list
 from fedga.spec.settings import SETTINGS, RunSpec
 
@@ -67,7 +67,7 @@ def tune(
     chosen = _show(folder, prepared.specs)
     if others and chosen:
         _go_on(folder, prepared.specs, chosen, others, program)
-    say(f"a page to look at: fedga report {folder}")
+    say(f"a page of it: fedga report {folder}")
 
 
 def _known(algorithms: Sequence[str]) -> Sequence[str]:
@@ -82,9 +82,8 @@ def _known(algorithms: Sequence[str]) -> Sequence[str]:
 
 
 def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | None], float]:
-    """The table, the picture, and the rates in words; returns them."""
-    from fedga.paper.report.by_alpha import tuning_picture
-    from fedga.paper.report.tuning import chosen_rates, tuning_table, tuning_words
+    """Show the table, the picture and the chosen rates; returns them."""
+    from fedga.paper import chosen_rates, tuning_headline, tuning_picture, tuning_table
     from fedga.report.curves import read_curves
     from fedga.report.figures import save
     from fedga.report.writers import terminal, write_table
@@ -93,10 +92,9 @@ def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | Non
     chosen, table = chosen_rates(curves), tuning_table(curves)
     write_table(table, folder / "tables")
     out.print(terminal(table, width=out.width))
-    for sentence in tuning_words(chosen) or ("Every rate diverged: try smaller ones with --lr.",):
-        out.print(sentence)
+    out.print(tuning_headline(chosen) or "Every rate diverged: try smaller ones with --lr.", highlight=False)
     try:
-        say("picture: " + ", ".join(map(str, save(tuning_picture(curves, chosen), folder / "figures" / "tuning"))))
+        say("picture: " + ", ".join(map(str, save(tuning_picture(curves), folder / "figures" / "tuning"))))
     except FedGAError as error:
         say(f"no picture: {error}")
     return chosen

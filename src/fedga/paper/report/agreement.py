@@ -1,59 +1,172 @@
-"""Our scores beside the paper's: how far each lies from what is printed, as a table and in words."""
+"""Our scores beside the paper's: how far each lies from what is printed, and whether the order is the same."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fedga.drawing.style import display_name
-from fedga.paper.printed import stand_in_text
-from fedga.paper.report.comparison import TABLES, Agreement, Comparison, printed_heading, printed_prefix
-from fedga.paper.report.ranking import rankings
-from fedga.paper.report.scores import (
-    METRICS,
-    Reading,
-    capitalised,
-    dataset_breaks,
-    place_cells,
-    score_text,
-    table_name,
-)
-from fedga.report.curves import mean
+from fedga.errors import FedGAError
+from fedga.paper.printed import PrintedScore, printed_algorithm, printed_score, stand_in_text
+from fedga.paper.report.scores import Reading, Score, dataset_breaks, paper_panels, place_cells, score, score_text
+from fedga.report.curves import Curve, mean
 from fedga.report.documents import NOTHING, Cell, Table
+from fedga.report.series import Panel, Series
 from fedga.report.summary import number_text
 from fedga.report.words import listed
 from fedga.spec.catalog import dataset_name
+from fedga.spec.presets import preset_settings
+from fedga.spec.settings import SETTINGS
 
-_LITERATURE = ("fedrl", "climb", "fedntd")  # built here as their own papers define them
+DEVIATIONS, SMALL = 2.0, 0.01  # a cell agrees that is within either
+TABLES = {"main": "the paper's main table", "at_80": "the paper's table at 80 % of the rounds"}
+_ROUNDING = 1e-9
+# Settings a reproduction may choose: what is compared, what is evaluated, and where training stops.
+_EVALUATED = ("evaluate_every", "diagnose_every", "server_average")
+_FREE = ("dataset", "alpha", "algorithm", "preset", "seed", "rounds", "precision", *_EVALUATED)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """One cell: our score of a data set, α and algorithm, and the printed one."""
+
+    panel: Panel
+    series: Series
+    ours: Score
+    printed: PrintedScore
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether the printed number is that of another data set, so that only orders can be compared."""
+        return self.printed.dataset != self.panel.dataset
+
+    @property
+    def comparable(self) -> bool:
+        return self.ours.known and not self.stands_in
+
+    @property
+    def difference(self) -> float:
+        """Ours less the printed mean; NaN where the two are of different data."""
+        return self.ours.mean - self.printed.mean if self.comparable else math.nan
+
+    @property
+    def pooled(self) -> float:
+        """The two deviations as one; NaN where ours is of a single seed."""
+        return math.sqrt((self.ours.deviation**2 + self.printed.deviation**2) / 2)
+
+    @property
+    def deviations(self) -> float:
+        """The difference in units of the pooled deviation."""
+        return self.difference / self.pooled if self.pooled else math.nan
+
+    @property
+    def within(self) -> bool:
+        """Within two pooled deviations or 0.01; with a single seed 0.01 alone decides."""
+        allowed = SMALL if math.isnan(self.pooled) else max(SMALL, DEVIATIONS * self.pooled)
+        return abs(self.difference) <= allowed + _ROUNDING
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """Our cells beside those of a printed table."""
+
+    cells: tuple[Comparison, ...]
+    which: str  # the printed table
+    reading: Reading
+
+    @property
+    def compared(self) -> int:
+        return sum(cell.comparable for cell in self.cells)
+
+    @property
+    def within(self) -> int:
+        return sum(cell.within for cell in self.cells if cell.comparable)
+
+    @property
+    def bias(self) -> float:
+        """The mean of ours less the printed ones; NaN where nothing can be compared."""
+        return mean(np.array([cell.difference for cell in self.cells]))
+
+    @property
+    def printed_heading(self) -> str:
+        """Names the data set where all printed numbers are another one's than ours."""
+        theirs = dataset_name(self.cells[0].printed.dataset)
+        return f"{theirs}, printed" if all(cell.stands_in for cell in self.cells) else "printed"
+
+    def printed_text(self, cell: Comparison, text: str) -> str:
+        """Says whose a printed number is where the heading does not."""
+        named = cell.stands_in and self.printed_heading == "printed"
+        return f"{dataset_name(cell.printed.dataset)}: {text}" if named else text
+
+    def table(
+        self, kind: str, title: str, headings: Sequence[str], rows: Sequence[tuple[Panel, tuple[Cell, ...]]]
+    ) -> Table:
+        name = f"{kind}-{self.which}-{self.reading.metric}-{self.reading.at}".replace("_", "-")
+        panels = [panel for panel, _ in rows]
+        said = [f"Here: {self.reading.heading} {self.reading.moment}.", _CAPTIONS[kind]]
+        caption = " ".join(filter(None, [*said, stand_in_text(panel.dataset for panel in panels)]))
+        cells = tuple((*place_cells(panel), *rest) for panel, rest in rows)
+        return Table(name, title, ("data set", "α", *headings), cells, caption, dataset_breaks(panels))
+
+
+_CAPTIONS = {
+    "agreement": "Within: no farther than 0.01 or two pooled deviations, the root mean square of the two; of one seed, "
+    "0.01. FedGA (batch) counts classes per batch as the paper's program does.",
+    "ranking": "Means that print alike in three decimals are level (=). Kendall's τ-b: 1 is the same order.",
+}
+
+
+def is_papers(settings: Mapping[str, Any], dataset: str, alpha: float | None) -> bool:
+    """Whether runs have the paper's setting, as far as these settings tell; a run without a preset takes it too."""
+    if settings.get("preset") not in (None, "", "paper"):
+        return False
+    expected = {name: setting.default for name, setting in SETTINGS.items()}
+    expected |= preset_settings("paper", dataset, alpha).values
+    return all(settings[name] == expected[name] for name in settings if name in expected and name not in _FREE)
+
+
+def compare(curves: Sequence[Curve], which: str = "at_80", *, metric: str = "accuracy", at: str = "80") -> Agreement:
+    """Every cell that the printed table ``which`` ("main" or "at_80") has too.
+
+    Runs of another setting than the paper's reproduce nothing and are left out.
+    """
+    reading = Reading(metric, at)
+    every = [(panel, series) for panel in paper_panels(curves) for series in panel.series]
+    kept = [of.curves for panel, of in every if is_papers(of.settings, panel.dataset, panel.alpha)]
+    cells = []
+    for panel in paper_panels(list(itertools.chain(*kept))) if kept else ():  # grouped again, under shorter labels
+        for series in panel.series:
+            printed = printed_score(which, panel.dataset, panel.alpha, series.algorithm, metric)
+            if printed is not None:
+                cells.append(Comparison(panel, series, score(series, reading), printed))
+    if not cells:
+        raise FedGAError(f"there is nothing to compare: {TABLES[which]} has none of these runs")
+    return Agreement(tuple(cells), which, reading)
 
 
 def agreement_table(agreement: Agreement) -> Table:
     """A row per data set, α and algorithm: ours, theirs, how far apart, and whether that is within what seeds do."""
-    cells, which, reading = agreement.cells, agreement.which, agreement.reading
-    heading = printed_heading(cells)
-    return Table(
-        table_name("agreement", which, reading.metric, reading.at, reading.model),
-        f"{capitalised(METRICS[reading.metric])} here and in {TABLES[which]}",
-        ("data set", "α", "algorithm", "here", heading, "difference", "in deviations", "within"),
-        tuple(_row(cell, heading) for cell in cells),
-        _caption(cells, which, reading),
-        dataset_breaks([cell.panel for cell in cells]),
-    )
-
-
-def _row(cell: Comparison, heading: str) -> tuple[Cell, ...]:
-    text = score_text(cell.printed.mean, cell.printed.deviation)
-    return (
-        *place_cells(cell.panel),
-        Cell(cell.series.label, cell.series.algorithm),
-        cell.ours.cell(),
-        Cell(printed_prefix(cell, heading) + text, cell.printed.mean, deviation=cell.printed.deviation),
-        _signed(cell.difference, 3),
-        _signed(cell.deviations, 1),
-        Cell("yes" if cell.within else "no", str(cell.within).lower()) if cell.comparable else Cell(NOTHING),
-    )
+    rows = []
+    for cell in agreement.cells:
+        text = agreement.printed_text(cell, score_text(cell.printed.mean, cell.printed.deviation))
+        within = Cell("yes" if cell.within else "no", str(cell.within).lower()) if cell.comparable else Cell(NOTHING)
+        cells = (
+            Cell(cell.series.label, cell.series.algorithm),
+            cell.ours.cell(),
+            Cell(text, cell.printed.mean, deviation=cell.printed.deviation),
+            _signed(cell.difference, 3),
+            _signed(cell.deviations, 1),
+            within,
+        )
+        rows.append((cell.panel, cells))
+    heading = agreement.reading.heading
+    title = f"{heading[:1].upper()}{heading[1:]} here and in {TABLES[agreement.which]}"
+    headings = ("algorithm", "here", agreement.printed_heading, "difference", "in deviations", "within")
+    return agreement.table("agreement", title, headings, rows)
 
 
 def _signed(value: float, decimals: int) -> Cell:
@@ -63,83 +176,97 @@ def _signed(value: float, decimals: int) -> Cell:
     return Cell(text[1:] if float(text) == 0 else text.replace("-", "−"), value)
 
 
-def _caption(cells: Sequence[Comparison], which: str, reading: Reading) -> str:
-    datasets = {cell.printed.dataset for cell in cells if not cell.stands_in}
-    algorithms = {cell.series.algorithm for cell in cells}
-    said = [
-        f"Here: {reading.words}.",
-        "Within: no farther than 0.01 or two pooled deviations, a pooled one being the root mean square of the two."
-        if any(cell.comparable for cell in cells)
-        else "",
-        "With one seed there is no deviation here, and 0.01 decides."
-        if any(cell.comparable and math.isnan(cell.pooled) for cell in cells)
-        else "",
-        "The MNIST rows of the paper's main table fit the mean over the rounds, not the end of training."
-        if which == "main" and "mnist" in datasets
-        else "",
-        "CIFAR-10 and SVHN are printed alike in both of the paper's tables." if datasets & {"cifar10", "svhn"} else "",
-        _literature_text([name for name in _LITERATURE if name in algorithms]),
-        "FedGA (batch) counts classes per batch as the paper's program does: it stands beside the printed FedGA."
-        if "fedga-batch" in algorithms
-        else "",
-        stand_in_text(cell.panel.dataset for cell in cells),
-    ]
-    return " ".join(part for part in said if part)
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The algorithms of one data set and α, here and in print; means that print alike are level."""
+
+    cells: tuple[Comparison, ...]
+
+    @property
+    def ours(self) -> list[float]:
+        return [round(cell.ours.mean, 3) for cell in self.cells]
+
+    @property
+    def printed(self) -> list[float]:
+        return [cell.printed.mean for cell in self.cells]
+
+    @property
+    def same_winner(self) -> bool:
+        """Whether an algorithm that is best here is best, or level with the best, in print."""
+        pairs = zip(self.ours, self.printed, strict=True)
+        return any(here == max(self.ours) and there == max(self.printed) for here, there in pairs)
+
+    @property
+    def tau(self) -> float:
+        return kendall_tau(self.ours, self.printed)
+
+    def order(self, means: Sequence[float]) -> str:
+        """The algorithms from best to worst: "FedGA > FedNTD = FedAvg"."""
+        labels = [cell.series.label for cell in self.cells]
+        levels = sorted(set(means), reverse=True)
+        named = ([label for label, at in zip(labels, means, strict=True) if at == level] for level in levels)
+        return " > ".join(" = ".join(level) for level in named)
 
 
-def _literature_text(names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    follows, its = ("follows its own paper", "column") if len(names) == 1 else ("follow their own papers", "columns")
-    return (
-        f"{listed([display_name(name) for name in names])} {follows} here, which the program behind the printed {its}"
-        " did not in every detail: the two stand side by side and may differ."
-    )
+def kendall_tau(one: Sequence[float], other: Sequence[float]) -> float:
+    """Kendall's τ-b: 1 for the same order, −1 for the reverse, ties taken into account; NaN if a side is all level.
 
-
-def agreement_words(agreement: Agreement) -> tuple[str, ...]:
-    """What came out of the comparison, in sentences that say of which data and which moment they are."""
-    said = [_share_text(agreement), _farthest_text(agreement), _winners_text(agreement)]
-    head = f"{listed([dataset_name(name) for name in agreement.by_dataset])}, {agreement.reading.moment}"
-    told = [f"{head}: {part}" for part in said if part]
-    stand_in = stand_in_text(agreement.by_dataset)
-    return (*told, stand_in) if stand_in else tuple(told)
-
-
-def _share_text(agreement: Agreement) -> str:
-    if not agreement.compared:
-        return ""
-    names = [display_name(name) for name, of in agreement.by_algorithm.items() if of.compared]
-    counted = f"{agreement.within} ({100 * agreement.share:.0f} %) lie within two pooled deviations or 0.01"
-    return f"of {agreement.compared} printed cells of {listed(names)} {counted}. {_bias_text(agreement.bias)}"
-
-
-def _bias_text(bias: float) -> str:
+    >>> kendall_tau([1, 2, 3], [10, 20, 30]), kendall_tau([1, 2, 3], [3, 2, 1]), kendall_tau([1, 2], [5, 5])
+    (1.0, -1.0, nan)
     """
-    >>> _bias_text(-0.0049), _bias_text(0.012), _bias_text(0.0003)
-    ('On average ours are 0.5 points below.', 'On average ours are 1.2 points above.', 'On average they are level.')
+    pairs = np.array(list(itertools.combinations(range(len(one)), 2)), dtype=np.int64).reshape(-1, 2)
+    a, b = (np.sign(np.asarray(side)[pairs[:, 0]] - np.asarray(side)[pairs[:, 1]]) for side in (one, other))
+    untied = math.sqrt(float(np.abs(a).sum() * np.abs(b).sum()))
+    return float((a * b).sum()) / untied if untied else math.nan
+
+
+def rankings(agreement: Agreement) -> list[Ranking]:
+    """One per data set and α with two algorithms or more to rank.
+
+    The second way to count FedGA's classes has no printed number of its own: it ranks where the first is missing.
     """
-    if f"{abs(100 * bias):.1f}" == "0.0":
-        return "On average they are level."
-    return f"On average ours are {abs(100 * bias):.1f} points {'below' if bias < 0 else 'above'}."
+    places: dict[tuple[str, float | None], list[Comparison]] = {}
+    for cell in agreement.cells:
+        if cell.ours.known:
+            places.setdefault((cell.panel.dataset, cell.panel.alpha), []).append(cell)
+    ranked = []
+    for cells in places.values():
+        present = {cell.series.algorithm for cell in cells}
+        own = [of for of in cells if printed_algorithm(of.series.algorithm) not in present - {of.series.algorithm}]
+        ranked += [Ranking(tuple(own))] if len(own) > 1 else []
+    return ranked
 
 
-def _farthest_text(agreement: Agreement) -> str:
-    beyond = [cell for cell in agreement.cells if cell.comparable and not cell.within]
-    if not beyond:
-        return ""
-    far = max(beyond, key=lambda cell: abs(cell.difference))
-    where = dataset_name(far.panel.dataset) + ("" if far.panel.alpha is None else f" with α = {far.panel.alpha:g}")
-    numbers = f"{number_text(far.ours.mean)} here, {number_text(far.printed.mean)} printed"
-    return f"the farthest from print is {far.series.label} on {where}: {numbers}."
+def ranking_table(agreement: Agreement) -> Table:
+    """A row per data set and α: the order of the algorithms here and in print, and how alike the two are."""
+    rows = []
+    for ranking in rankings(agreement):
+        here, there = ranking.order(ranking.ours), ranking.order(ranking.printed)
+        shown = Cell(agreement.printed_text(ranking.cells[0], there), there)
+        winner = Cell("yes" if ranking.same_winner else "no", str(ranking.same_winner).lower())
+        rows.append((ranking.cells[0].panel, (Cell(here, here), shown, winner, _tau_cell(ranking.tau))))
+    if not rows:
+        raise FedGAError("there is nothing to rank: no data set and α has finished runs of two printed algorithms")
+    title = f"Algorithms by {agreement.reading.heading}, here and in {TABLES[agreement.which]}"
+    headings = ("here", agreement.printed_heading, "same winner", "Kendall's τ")
+    return agreement.table("ranking", title, headings, rows)
 
 
-def _winners_text(agreement: Agreement) -> str:
-    ranked = rankings(agreement)
-    if not ranked:
-        return ""
-    same = sum(ranking.same_winner for ranking in ranked)
-    names = listed([display_name(name) for name in agreement.by_algorithm])
-    said = f"in {same} of {len(ranked)} settings (data set and α) the best of {names} here is their best in print too"
-    tau = mean(np.array([ranking.tau for ranking in ranked]))
-    return said + ("." if math.isnan(tau) else f"; Kendall's τ is {number_text(tau, significant=True)} on average.")
+def _tau_cell(tau: float) -> Cell:
+    return Cell(NOTHING) if math.isnan(tau) else Cell(number_text(tau, significant=True), tau)
+
+
+def agreement_summary(found: Sequence[Agreement], name: str, algorithms: Sequence[str]) -> Table:
+    """A row per comparison: cells that agree with print, mean difference, and how alike the orders are."""
+    rows = []
+    for one in found:
+        ranked = rankings(one)
+        tau = mean(np.array([ranking.tau for ranking in ranked]))
+        within = Cell(f"{one.within} of {one.compared}", float(one.within)) if one.compared else Cell(NOTHING)
+        same = Cell(f"{sum(of.same_winner for of in ranked)} of {len(ranked)}") if ranked else Cell(NOTHING)
+        names = listed(list(dict.fromkeys(dataset_name(cell.panel.dataset) for cell in one.cells)))
+        rows.append((Cell(names), Cell(one.reading.moment), within, _signed(one.bias, 3), same, _tau_cell(tau)))
+    headings = ("data set", "read", "cells within", "mean difference", "same winner", "mean τ")
+    caption = f"Accuracy of {listed(algorithms)}. Within: no farther than 0.01 or two pooled deviations."
+    stand_in = stand_in_text(cell.panel.dataset for one in found for cell in one.cells)
+    return Table(name, "Agreement with print", headings, tuple(rows), f"{caption} {stand_in}".strip())

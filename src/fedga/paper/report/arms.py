@@ -1,15 +1,14 @@
-"""What the paper leaves out, as values: its runs by what is switched on in them, and how far FedGA leads in each.
+"""Runs by what is switched on in them, and how far FedGA leads in each.
 
 Four axes change training: standardised pixels, momentum on the server, a falling rate and weight decay. The fifth, the
 model averaged over rounds on the server, is measured beside the last one in every run. The line without skew is
-`line_without_skew`, here and wherever else a page shows one.
+`line_without_skew`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -33,7 +32,7 @@ ALL = frozenset(AXES)
 SETTINGS = (NONE, *(frozenset({axis}) for axis in AXES), *(ALL - {axis} for axis in AXES), ALL)
 PLAIN, ALIGNED = ALGORITHMS = ("fedavg", "fedga")
 NO_SKEW = (
-    "No skew: the same samples dealt evenly over the clients; the line is the best of FedAvg's and FedGA's last and "
+    "No skew: the same samples partitioned evenly; the line is the best of FedAvg's and FedGA's last and "
     "averaged models there."
 )
 _ERRORS = 2  # standard errors that a lead must exceed to be one
@@ -69,7 +68,7 @@ class Arm:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Ablation:
     """All arms of one data set and α."""
 
     dataset: str
@@ -105,9 +104,6 @@ class Place:
         arm = self.find(algorithm, axes)
         return arm is not None and arm.scores[model].known and not arm.stuck and not self.fails(algorithm, axes, model)
 
-    def both_train(self, axes: frozenset[str], model: str) -> bool:
-        return all(self.trains(algorithm, axes, model) for algorithm in ALGORITHMS)
-
     def lead(self, axes: frozenset[str], model: str) -> float:
         """How far FedGA is ahead of FedAvg, in points; NaN where either is missing."""
         return 100 * (self.accuracy(ALIGNED, axes, model) - self.accuracy(PLAIN, axes, model))
@@ -118,38 +114,29 @@ class Place:
         NaN where that lead is none or noise, and where either algorithm does not train: it would be of failure.
         """
         lead = self.lead(NONE, "last")
-        compared = self.both_train(NONE, "last") and self.both_train(axes, model)
+        needed = [(one, *of) for one in ALGORITHMS for of in ((NONE, "last"), (axes, model))]
+        compared = all(self.trains(*of) for of in needed)
         return self.lead(axes, model) / lead if compared and lead > max(self.noise, 0.05) else np.nan
 
     @cached_property
     def noise(self) -> float:
         """Two standard errors, in points, of the lead in the paper's setting; seeds are pairs. 0 for a single one."""
         arms = [self.find(algorithm, NONE) for algorithm in (ALIGNED, PLAIN)]
-        by_seed = [
-            {curve.seed: curve.last("accuracy") for curve in arm.curves if curve.status == "done"}
-            for arm in arms
-            if arm
-        ]
-        if len(by_seed) < 2:
-            return 0.0
-        pairs = np.array([by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]])
+        curves = [arm.curves if arm else () for arm in arms]
+        ours, theirs = ({of.seed: of.last("accuracy") for of in each if of.status == "done"} for each in curves)
+        pairs = np.array([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
         pairs = pairs[np.isfinite(pairs)]
         return 100 * _ERRORS * deviation(pairs) / np.sqrt(len(pairs)) if len(pairs) > 1 else 0.0
-
-    @property
-    def leads(self) -> bool:
-        """Whether FedGA's distance from FedAvg in the paper's setting, either way, is more than noise."""
-        return abs(self.lead(NONE, "last")) > self.noise
 
     def without_skew(self, axes: frozenset[str]) -> Score:
         found = {algorithm: self.find(algorithm, axes, even=True) for algorithm in ALGORITHMS}
         return line_without_skew({name: arm.curves for name, arm in found.items() if arm is not None})
 
     @property
-    def goal(self) -> tuple[frozenset[str], Score]:
-        """The line without skew to be reached, and its setting: the strong one, or where it is missing the paper's."""
+    def goal(self) -> Score:
+        """The line without skew to be reached: the strong one, or where it is missing the paper's."""
         strong = self.without_skew(ALL)
-        return (ALL, strong) if strong.known else (NONE, self.without_skew(NONE))
+        return strong if strong.known else self.without_skew(NONE)
 
     @property
     def best(self) -> tuple[str, frozenset[str], str] | None:
@@ -160,7 +147,7 @@ class Place:
 
 
 def line_without_skew(even: Mapping[str, Sequence[Curve]]) -> Score:
-    """What could be reached: the best mean of either model of FedAvg or FedGA on the same samples, dealt evenly.
+    """What could be reached: the best mean of either model of FedAvg or FedGA on the same samples, partitioned evenly.
 
     ``even``: the runs without skew of one setting, by algorithm.
     """
@@ -170,24 +157,21 @@ def line_without_skew(even: Mapping[str, Sequence[Curve]]) -> Score:
 
 def arms(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> list[Arm]:
     """The runs by what is switched on in them; ``specs`` are the settings of every run by its id."""
-    found: dict[tuple[Any, ...], list[Curve]] = {}
+    found: dict[tuple[str, float | None, str, frozenset[str], str], list[Curve]] = {}
     alike: dict[tuple[Any, ...], RunSpec] = {}
     for curve in curves:
         if curve.run_id not in specs:
             raise FedGAError(f"the settings of run {curve.run_id!r} are missing: give those of every curve")
         spec = specs[curve.run_id]
         place = (spec.dataset, spec.alpha, spec.algorithm, axes_of(spec), spec.partition)
-        differing = _differing(alike.setdefault(place, spec), spec)
-        if differing:
+        pairs = zip(asdict(alike.setdefault(place, spec)).items(), asdict(spec).items(), strict=True)
+        if differing := [name for (name, one), (_, other) in pairs if one != other and name not in _UNSEEN]:
             raise FedGAError(
                 f"runs of {spec.algorithm} on {spec.dataset} have the same axes but differ in {', '.join(differing)}: "
                 "give those of one setting"
             )
         found.setdefault(place, []).append(curve)
-    return [
-        Arm(dataset, alpha, algorithm, axes, partition, tuple(sorted(members, key=lambda curve: curve.seed)))
-        for (dataset, alpha, algorithm, axes, partition), members in found.items()
-    ]
+    return [Arm(*place, tuple(sorted(of, key=lambda curve: curve.seed))) for place, of in found.items()]
 
 
 def axes_of(spec: RunSpec) -> frozenset[str]:
@@ -196,29 +180,23 @@ def axes_of(spec: RunSpec) -> frozenset[str]:
     >>> sorted(axes_of(RunSpec(alpha=0.1, standardize=True, lr_schedule="cosine")))
     ['pixels', 'schedule']
     """
-    settings = dataclasses.asdict(spec)
+    settings = asdict(spec)
     return frozenset(axis for axis, changes in CHANGES.items() if changes.items() <= settings.items())
 
 
-def _differing(first: RunSpec, second: RunSpec) -> list[str]:
-    names = (field.name for field in dataclasses.fields(RunSpec) if field.name not in _UNSEEN)
-    return [name for name in names if getattr(first, name) != getattr(second, name)]
-
-
-def places(of: Sequence[Arm]) -> list[Place]:
-    """The arms by data set, in the paper's order, and α; where nothing is under skew there is nothing to explain."""
+def ablations(of: Sequence[Arm]) -> list[Ablation]:
+    """The arms by data set, in the paper's order, and α; those without runs under skew are left out."""
     groups: dict[tuple[str, float | None], list[Arm]] = {}
     for arm in of:
         groups.setdefault((arm.dataset, arm.alpha), []).append(arm)
     order = sorted(groups, key=lambda key: (dataset_rank(key[0]), key[1] is not None, key[1] or 0.0))
-    found = [Place(*key, tuple(groups[key])) for key in order]
-    found = [place for place in found if place.best is not None]
+    found = [one for key in order if (one := Ablation(*key, tuple(groups[key]))).best]
     if not found:
         raise FedGAError("there is nothing to compare: no run of FedAvg or FedGA under skew has finished yet")
     return found
 
 
-def seeds_text(of: Sequence[Place]) -> str:
+def seeds_text(of: Sequence[Ablation]) -> str:
     """How many seeds the means are over: "one seed", "3 to 5 seeds"."""
     found = {len(one.values) for place in of for arm in place.arms for one in arm.scores.values() if one.known}
     if found <= {1}:
@@ -273,13 +251,3 @@ def even_name(axes: frozenset[str]) -> str:
     ("no skew, paper's setting", 'no skew, all four')
     """
     return f"no skew, {setting_name(axes).removeprefix('the ')}"
-
-
-def distance_text(value: float) -> str:
-    """
-    >>> distance_text(-1.23), distance_text(0.04), distance_text(2)
-    ('1.2 points below', 'level with', '2.0 points above')
-    """
-    if points(value) == "0.0":
-        return "level with"
-    return f"{abs(value):.1f} points {'below' if value < 0 else 'above'}"

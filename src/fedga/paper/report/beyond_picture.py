@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedga.drawing.canvas import Cell, compose, text_width, wrap
+from fedga.drawing.canvas import PanelSize, compose, text_width, wrap
 from fedga.drawing.style import FONT, GRID, MUTED, SMALL, TEXT, LineStyle, display_name, drawing, line_style, shade
 from fedga.paper.report.arms import (
     ALGORITHMS,
@@ -18,19 +18,18 @@ from fedga.paper.report.arms import (
     NONE,
     PLAIN,
     SETTINGS,
+    Ablation,
     Arm,
-    Place,
-    distance_text,
+    ablations,
     even_name,
-    places,
     points,
     row_name,
     seeds_text,
     setting_name,
 )
+from fedga.paper.report.beyond import beyond_headline
 from fedga.paper.report.scores import MODELS, Score
 from fedga.report.summary import number_text
-from fedga.spec.catalog import dataset_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +46,7 @@ def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
 
     One column per data set and α. Filled is the last model, hollow the one averaged over rounds on the server.
     """
-    found = places(of)
+    found = ablations(of)
     rows = [axes for axes in SETTINGS if any(place.shown(axes) for place in found)]
     with drawing():
         names = [row_name(axes) for axes in rows]
@@ -57,28 +56,31 @@ def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
         width = 4.6 if across == 1 else 2.35
         tellings = [wrap(_best_text(place), width + right, SMALL) for place in found]
         above = 0.36 + max(len(lines) for lines in tellings) * SMALL * 1.3 / 72 + 0.22
-        cells = [
-            Cell(width, _ROW * len(rows) + 0.1, left if at == 0 else 0.2, right, top=above) for at in range(across)
+        sizes = [
+            PanelSize(width, _ROW * len(rows) + 0.1, left if at == 0 else 0.2, right, top=above) for at in range(across)
         ]
-        heading = title or _leads_text(found)
-        figure, axes = compose(
-            -(-len(found) // across), across, cells, title=heading, legend=_legend(found), caption=_caption(found, rows)
-        )
-        for number, (at, place) in enumerate(zip(axes, found, strict=False)):
+        heading = title or beyond_headline(of)
+        around: Any = {"title": heading, "legend": _legend(found), "caption": _caption(found, rows)}
+        figure, axes = compose(-(-len(found) // across), across, sizes, **around, number=len(found))
+        for number, (at, place) in enumerate(zip(axes, found, strict=True)):
             _draw_place(at, place, rows)
             at.set_yticks(range(len(rows)), names if number % across == 0 else [])
             _write_above(at, place.name, tellings[number])
-        for at in axes[len(found) :]:
-            at.set_visible(False)
     return figure
 
 
-def _draw_place(axes: Axes, place: Place, rows: Sequence[frozenset[str]]) -> None:
+def _draw_place(axes: Axes, place: Ablation, rows: Sequence[frozenset[str]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     low, high = _limits(place, rows)
     axes.set(xlim=(low, high), ylim=(len(rows) - 0.5, -0.5), xlabel="test accuracy")
-    if _off_scale(place, rows):
-        _draw_strip(axes, low, high)
-    _set_ticks(axes, low, high)
+    if _off_scale(place, rows):  # room left of the scale for an arrow and its number, so that no dot lies on them
+        wide = text_width("0.000", _TINY) + 14 / 72
+        left = low - (high - low) * wide / (axes.bbox.width / axes.figure.dpi - wide)
+        axes.axvspan(left, low, color=shade(GRID, 0.55), linewidth=0, zorder=2.5)  # above whiskers, below numbers
+        axes.set_xlim(left, high)
+    ticks = MaxNLocator(4, steps=[1, 2, 2.5, 4, 5, 10]).tick_values(low, high)
+    axes.set_xticks([tick for tick in ticks if low <= tick <= high])
     for number, setting in enumerate(rows):
         for model, offset in zip(MODELS, (-_BETWEEN, _BETWEEN), strict=True):
             _draw_pair(axes, place, setting, model, number + offset, low)
@@ -88,14 +90,13 @@ def _draw_place(axes: Axes, place: Place, rows: Sequence[frozenset[str]]) -> Non
         line = place.without_skew(setting)
         if line.known:
             axes.axvline(line.mean, label=even_name(setting), zorder=1, **_even_style(setting))
-    _draw_gap(axes, place, rows)
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0, labelcolor=TEXT, pad=7)
     axes.annotate("lead", (1, 1), (8, 4), xycoords="axes fraction", textcoords="offset points", size=SMALL, color=MUTED)
 
 
-def _limits(place: Place, rows: Sequence[frozenset[str]]) -> tuple[float, float]:
+def _limits(place: Ablation, rows: Sequence[frozenset[str]]) -> tuple[float, float]:
     """From a little below the paper's setting up; one in which training failed must not squeeze all others."""
     lines = [place.without_skew(axes).mean for axes in (NONE, ALL)]
     every = [*_means(place, rows), *(line for line in lines if np.isfinite(line))]
@@ -105,34 +106,16 @@ def _limits(place: Place, rows: Sequence[frozenset[str]]) -> tuple[float, float]
     return low - pad, high + pad
 
 
-def _means(place: Place, settings: Sequence[frozenset[str]]) -> list[float]:
+def _means(place: Ablation, settings: Sequence[frozenset[str]]) -> list[float]:
     every = [place.accuracy(one, axes, model) for one in ALGORITHMS for axes in settings for model in MODELS]
     return [value for value in every if np.isfinite(value)]
 
 
-def _off_scale(place: Place, rows: Sequence[frozenset[str]]) -> bool:
+def _off_scale(place: Ablation, rows: Sequence[frozenset[str]]) -> bool:
     return min(_means(place, rows)) < _limits(place, rows)[0]
 
 
-def _draw_strip(axes: Axes, low: float, high: float) -> None:
-    """Room left of the scale for an arrow and its number, so that no dot lies on them."""
-    wide = text_width("0.000", _TINY) + 14 / 72
-    left = low - (high - low) * wide / (axes.bbox.width / axes.figure.dpi - wide)
-    axes.axvspan(left, low, color=shade(GRID, 0.55), linewidth=0, zorder=2.5)  # above whiskers, below numbers
-    axes.set_xlim(left, high)
-
-
-def _set_ticks(axes: Axes, low: float, high: float) -> None:
-    """Ticks on the scale and not below the strip, as many as their numbers have room for."""
-    from matplotlib.ticker import MaxNLocator
-
-    left, right = axes.get_xlim()
-    inches = axes.bbox.width / axes.figure.dpi * (high - low) / (right - left)
-    ticks = MaxNLocator(min(8, int(2.2 * inches)), steps=[1, 2, 2.5, 4, 5, 10]).tick_values(low, high)
-    axes.set_xticks([tick for tick in ticks if low <= tick <= high])
-
-
-def _draw_pair(axes: Axes, place: Place, setting: frozenset[str], model: str, y: float, low: float) -> None:
+def _draw_pair(axes: Axes, place: Ablation, setting: frozenset[str], model: str, y: float, low: float) -> None:
     lead = place.lead(setting, model)
     ends = {algorithm: place.score(algorithm, setting, model) for algorithm in ALGORITHMS}
     if np.isfinite(lead):
@@ -141,8 +124,8 @@ def _draw_pair(axes: Axes, place: Place, setting: frozenset[str], model: str, y:
         x = np.maximum([one.mean for one in ends.values()], low)
         axes.plot(x, (y, y), color=color, linewidth=4, solid_capstyle="butt", zorder=3, label="_lead")
         where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        told = shade(line_style(ahead).color, -0.25) if points(lead) != "0.0" else MUTED
-        axes.annotate(points(lead), (1, y), (8, 0), va="center", size=SMALL, color=told, **where)
+        color = shade(line_style(ahead).color, -0.25) if points(lead) != "0.0" else MUTED
+        axes.annotate(points(lead), (1, y), (8, 0), va="center", size=SMALL, color=color, **where)
     below = 0
     for algorithm, one in ends.items():
         if one.known and one.mean < low:
@@ -153,7 +136,7 @@ def _draw_pair(axes: Axes, place: Place, setting: frozenset[str], model: str, y:
 
 
 def _draw_dot(axes: Axes, algorithm: str, one: Score, y: float, model: str) -> None:
-    style = _dot(algorithm, model == "last")
+    style = replace(line_style(algorithm), filled=model == "last")
     if np.isfinite(one.deviation):
         color = shade(style.color, 0.3)
         axes.errorbar(one.mean, y, xerr=one.deviation, fmt="none", ecolor=color, elinewidth=0.8, zorder=2)
@@ -167,36 +150,10 @@ def _draw_below(axes: Axes, algorithm: str, value: float, y: float, number: int)
     """
     place = (axes.get_xlim()[0], y)
     axes.plot(*place, "<", ms=6, color=MUTED, zorder=4, label=f"_{algorithm}", clip_on=False)
-    axes.annotate(
-        number_text(value),
-        place,
-        (7 + 30 * number, 0),
-        textcoords="offset points",
-        va="center",
-        size=_TINY,
-        color=shade(line_style(algorithm).color, -0.25),
-        zorder=5,
-        bbox={"facecolor": "white" if number else "none", "edgecolor": "none", "pad": 0.8},
-    )
-
-
-def _dot(algorithm: str, filled: bool) -> LineStyle:
-    return dataclasses.replace(line_style(algorithm), filled=filled)
-
-
-def _draw_gap(axes: Axes, place: Place, rows: Sequence[frozenset[str]]) -> None:
-    """An arrow from the best model under skew to the line without it, where it is long enough to be seen."""
-    _, goal = place.goal
-    if place.best is None or not goal.known:
-        return
-    _, setting, model = place.best
-    reached = place.accuracy(*place.best)
-    low, high = axes.get_xlim()
-    if abs(goal.mean - reached) / (high - low) * axes.bbox.width / axes.figure.dpi < 0.2:
-        return
-    y = rows.index(setting) + (_BETWEEN if model == "averaged" else -_BETWEEN)
-    arrow = {"arrowstyle": "->", "color": TEXT, "lw": 1.0, "shrinkA": 5, "shrinkB": 0, "mutation_scale": 8}
-    axes.annotate("", (goal.mean, y), (reached, y), arrowprops=arrow, zorder=5)
+    box = {"facecolor": "white" if number else "none", "edgecolor": "none", "pad": 0.8}
+    how: Any = {"textcoords": "offset points", "va": "center", "size": _TINY, "zorder": 5, "bbox": box}
+    color = shade(line_style(algorithm).color, -0.25)
+    axes.annotate(number_text(value), place, (7 + 30 * number, 0), color=color, **how)
 
 
 def _write_above(axes: Axes, name: str, lines: Sequence[str]) -> None:
@@ -212,74 +169,46 @@ def _even_style(axes: frozenset[str]) -> dict[str, Any]:
     return {"color": TEXT, "linewidth": 1.2, "linestyle": "-" if axes else (0, (2, 2))}
 
 
-def _legend(found: Sequence[Place]) -> list[Line2D]:
+def _legend(found: Sequence[Ablation]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    nothing: dict[str, Any] = {"linestyle": "none"}
-    handles = [
-        Line2D([], [], label=display_name(algorithm), **{**_dot(algorithm, True).keywords(), **nothing})
-        for algorithm in ALGORITHMS
-    ]
-    handles += [
-        Line2D([], [], label=f"{model} model", **{**LineStyle(MUTED, "o", "none", 1.0, model == "last").keywords()})
-        for model in MODELS
-        if any(place.score(one, axes, model).known for place in found for one in ALGORITHMS for axes in SETTINGS)
-    ]
-    handles += [
-        Line2D([], [], label=even_name(axes), **_even_style(axes))
-        for axes in (NONE, ALL)
-        if any(place.without_skew(axes).known for place in found)
-    ]
-    return handles
+    styles = {
+        display_name(algorithm): line_style(algorithm).keywords() | {"linestyle": "none"} for algorithm in ALGORITHMS
+    }
+    for model in MODELS:
+        if any(arm.scores[model].known for place in found for arm in place.arms):
+            styles[f"{model} model"] = LineStyle(MUTED, "o", "none", 1.0, model == "last").keywords()
+    for axes in (NONE, ALL):
+        if any(place.without_skew(axes).known for place in found):
+            styles[even_name(axes)] = _even_style(axes)
+    return [Line2D([], [], label=label, **style) for label, style in styles.items()]
 
 
-def _caption(found: Sequence[Place], rows: Sequence[frozenset[str]]) -> str:
+def _caption(found: Sequence[Ablation], rows: Sequence[frozenset[str]]) -> str:
     seeds = seeds_text(found)
     caption = "One seed." if seeds == "one seed" else f"Mean over {seeds}, whiskers: their standard deviation."
     caption += " Lead: FedGA less FedAvg, in points."
-    if any(place.goal[1].known for place in found):
-        caption += f" {NO_SKEW}"
-    notes = _odd_runs(found)
+    caption += f" {NO_SKEW}" if any(place.goal.known for place in found) else ""
     if any(_off_scale(place, rows) for place in found):
-        notes.insert(0, "Arrows in a grey strip mark settings off the scale")
-    return f"{caption} {'; '.join(notes)}." if notes else caption
-
-
-def _odd_runs(found: Sequence[Place]) -> list[str]:
-    """How many of the runs shown are not like the others; which they are, the table says."""
-    arms = [arm for place in found for one in ALGORITHMS for axes in SETTINGS if (arm := place.find(one, axes))]
+        caption += " Arrows in a grey strip: off the scale."
+    arms = [arm for place in found for arm in place.arms if not arm.even]
     statuses = [curve.status for arm in arms for curve in arm.curves]
     counts = {
         "never left the start plateau": sum(arm.stuck for arm in arms),
         "diverged": statuses.count("diverged"),
         "are unfinished": sum(status not in ("done", "diverged") for status in statuses),
     }
-    return [f"{count} of {len(statuses)} runs {what}" for what, count in counts.items() if count]
+    odd = [f"{count} of {len(statuses)} runs {what}" for what, count in counts.items() if count]
+    return f"{caption} {'; '.join(odd)}." if odd else caption
 
 
-def _best_text(place: Place) -> str:
+def _best_text(place: Ablation) -> str:
     if place.best is None:
         return ""
     algorithm, axes, model = place.best
-    accuracy, (_, goal) = place.accuracy(*place.best), place.goal
     averaged = ", averaged" if model == "averaged" else ""
-    text = f"Best: {display_name(algorithm)}, {setting_name(axes)}{averaged}, {number_text(accuracy)}"
-    if not goal.known:
-        return text
-    distance = distance_text(100 * (accuracy - goal.mean)).replace(" points", "\u00a0points")
-    return f"{text}: {distance} no skew ({number_text(goal.mean)})"
-
-
-def _leads_text(found: Sequence[Place]) -> str:
-    """Every lead in the paper's setting, and what is left of it in the strong one, in words."""
-    together = len({place.alpha for place in found}) == 1
-    parts = []
-    for place in found:
-        leads = [place.lead(NONE, "last"), place.lead(ALL, "averaged")]
-        name = dataset_name(place.dataset) if together else place.name
-        parts += [f"{points(leads[0])} and {points(leads[1])} on {name}"] if np.isfinite(leads).all() else []
-    heading = "FedGA's lead over FedAvg in points"
-    heading += f", α = {found[0].alpha:g}" if together and found[0].alpha is not None else ""
-    if not parts:
-        return heading
-    return f"{heading}, in the paper's setting and in the strong one (averaged model): {'; '.join(parts)}"
+    text = (
+        f"Best: {display_name(algorithm)}, {setting_name(axes)}{averaged}, {number_text(place.accuracy(*place.best))}"
+    )
+    goal = place.goal
+    return f"{text}; no skew {number_text(goal.mean)}" if goal.known else text

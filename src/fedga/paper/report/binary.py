@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedga.drawing.canvas import Cell, LineEnd, compose, label_ends, text_width
+from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, text_width
 from fedga.drawing.style import BAND, MUTED, SMALL, algorithm_color, drawing, shade
 from fedga.errors import FedGAError
 from fedga.paper.binary import LOSSES, BinaryRuns
@@ -36,28 +36,22 @@ def binary_picture(runs: Sequence[BinaryRuns], *, title: str = "") -> Figure:
     panels = _panels(runs)
     with drawing():
         room = max(text_width(end.text, SMALL) for panel in panels for end in _ends(panel)) + 0.35
-        cell = Cell(2.9, 2.9, right=room)
-        heading, caption = title or _what_is_seen(runs), _caption(runs[0])
-        figure, axes = compose(1, len(panels), cell, title=heading, caption=caption, least_width=7.0)
+        size = PanelSize(2.9, 2.9, right=room)
+        heading, caption = title or binary_headline(runs), _caption(runs[0])
+        figure, axes = compose(1, len(panels), size, title=heading, caption=caption, least_width=7.0)
         for at, panel in zip(axes, panels, strict=True):
             _draw(at, panel, _limits(runs))
         axes[0].set_ylabel("missed over false alarm")
     return figure
 
 
-def binary_words(runs: Sequence[BinaryRuns]) -> tuple[str, ...]:
-    """Where error asymmetry ends, one sentence per imbalance."""
-    sentences = []
-    for panel in _panels(runs):
-        first = panel[0]
-        classes = f"{dataset_name(first.dataset)}, {first.positive!r} against {first.negative!r}"
-        samples = f"r = {first.ratio:.3g} ({first.counts[0]:,} against {first.counts[1]:,} samples)"
-        ends = [f"at {_reached(run.asymmetry)} with {run.loss}" for run in panel]
-        sums = [
-            f"; cross-entropy's errors in sum, at {_reached(run.cumulative)}" for run in panel if run.loss == _PLAIN
-        ]
-        sentences.append(f"{classes}, {samples}: the error asymmetry ends {' and '.join(ends)}{''.join(sums)}.")
-    return tuple(sentences)
+def binary_headline(runs: Sequence[BinaryRuns]) -> str:
+    """Where the error asymmetry ends, by loss and imbalance."""
+    parts = []
+    for loss in LOSSES:
+        ends = [f"{_reached(run.asymmetry)} (r = {run.ratio:.3g})" for run in runs if run.loss == loss]
+        parts += [f"at {' and '.join(ends)} with {loss}"] if ends else []
+    return f"Error asymmetry ends {', '.join(parts)}"
 
 
 def _panels(runs: Sequence[BinaryRuns]) -> list[list[BinaryRuns]]:
@@ -127,12 +121,3 @@ def _caption(run: BinaryRuns) -> str:
         "the positive. Missed: mean of 1 − p over positive samples; false alarm: mean of p over negative ones; dashed: "
         f"cross-entropy's errors summed instead of averaged. Dotted: r and 1. {seeds}"
     )
-
-
-def _what_is_seen(runs: Sequence[BinaryRuns]) -> str:
-    """Where the lines end, in words."""
-    parts = []
-    for loss in LOSSES:
-        ends = [f"{_reached(run.asymmetry)} (r = {run.ratio:.3g})" for run in runs if run.loss == loss]
-        parts += [f"at {' and '.join(ends)} with {loss}"] if ends else []
-    return f"Error asymmetry ends {', '.join(parts)}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedga.drawing.canvas import Cell, LineEnd, compose, label_ends, text_width
+from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, text_width
 from fedga.drawing.style import (
     MUTED,
     SMALL,
@@ -25,12 +25,8 @@ from fedga.paper.report.pictures import one_model
 from fedga.paper.report.scores import Reading, score
 from fedga.paper.report.tuning import chosen_rates
 from fedga.report.curves import Curve, mean
-from fedga.report.lines import (
-    draw_line,
-    fitted_limits,
-)
-from fedga.report.series import Panel, Series, panels_with
-from fedga.report.words import diverged_text, seeds_text
+from fedga.report.figures.lines import diverged_text, draw_line, fitted_limits, over_seeds
+from fedga.report.series import Panel, panels_with
 from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.presets import preset_settings
 
@@ -39,35 +35,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-_STAR: Mapping[str, Any] = {"marker": "*", "markersize": 14, "markeredgewidth": 0.8, "linestyle": "none"}
-_RING: Mapping[str, Any] = {
-    "marker": "o",
-    "markersize": 13,
-    "markerfacecolor": "none",
-    "markeredgecolor": TEXT,
-    "markeredgewidth": 1.2,
-    "linestyle": "none",
-}
-_FAILED: Mapping[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.0, "linestyle": "none"}
+_STAR: Any = {"marker": "*", "markersize": 14, "markeredgewidth": 0.8, "linestyle": "none"}
+_RING: Any = {"marker": "o", "markersize": 13, "markeredgewidth": 1.2, "linestyle": "none"}
+_RING |= {"markerfacecolor": "none", "markeredgecolor": TEXT}
+_FAILED: Any = {"marker": "x", "markersize": 8, "markeredgewidth": 2.0, "linestyle": "none"}
 
 
-def alphas_picture(curves: Sequence[Curve], *, averaged: bool = False, title: str = "") -> Figure:
+def alphas_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
     """Accuracy over rounds under several α, one panel per data set: the paper's Fig. 4.
 
     A colour is an algorithm, and the smaller α, the darker it is. Bands of so many lines would hide each other: the
     line is the mean over seeds, and no more.
     """
-    panels = panels_with(one_model(curves, "accuracy", averaged), ("accuracy",))
+    panels = panels_with(one_model(curves), ("accuracy",))
     datasets = _datasets(panels)
     alphas = _alphas(panels)
     with drawing():
         names = [_under_alpha(series.label, panel.alpha) for panel in panels for series in panel.series]
         widest = max(text_width(f"0.000 {name}", SMALL) for name in names)
         alone = len(datasets) == 1
-        cell = Cell(4.9, 3.9, right=widest + 0.35, top=0.15 if alone else 0.36)
-        heading = title or (_over_alphas(panels) if alone else "")
-        caption = "One seed." if seeds_text(panels) == "one seed" else f"Mean over {seeds_text(panels)}."
-        figure, axes = compose(len(datasets), 1, cell, title=heading, caption=caption + diverged_text(panels))
+        size = PanelSize(4.9, 3.9, right=widest + 0.35, top=0.15 if alone else 0.36)
+        heading = title or (f"Accuracy on {dataset_name(datasets[0])} by α" if alone else "")
+        caption = over_seeds(panels, "Mean")
+        figure, axes = compose(len(datasets), 1, size, title=heading, caption=caption + diverged_text(panels))
         for at, dataset in zip(axes, datasets, strict=True):
             _draw_alphas(at, [panel for panel in panels if panel.dataset == dataset], alphas)
             at.set_title("" if alone else dataset_name(dataset))
@@ -101,10 +91,8 @@ def _draw_alphas(axes: Axes, panels: Sequence[Panel], alphas: Sequence[float | N
             rounds, values = draw_line(axes, series, "accuracy", style, name, mean, _no_band, number)
             if len(rounds):
                 ends.append(LineEnd(rounds[-1], values[-1], f"{values[-1]:.3f} {name}", shade(style.color, -0.3)))
-    axes.set_xlim(0, max((end.x for end in ends), default=1))
-    axes.set_ylim(fitted_limits(panels, "accuracy"))
-    axes.set_xlabel("round")
-    axes.set_ylabel("test accuracy")
+    axes.set(xlim=(0, max((end.x for end in ends), default=1)), ylim=fitted_limits(panels, "accuracy"))
+    axes.set(xlabel="round", ylabel="test accuracy")
     label_ends(axes, ends)
 
 
@@ -112,72 +100,46 @@ def _no_band(column: np.ndarray) -> tuple[float, float]:
     return np.nan, np.nan
 
 
-def _over_alphas(panels: Sequence[Panel]) -> str:
-    """What skew costs every algorithm, in words."""
-    by_skew = sorted(panels, key=lambda panel: -np.inf if panel.alpha is None else -panel.alpha)
-    mild, strong = by_skew[0], by_skew[-1]
-    heading = f"Accuracy on {dataset_name(panels[0].dataset)}"
-    if mild is strong:
-        return f"{heading}, α = {mild.alpha:g}" if mild.alpha is not None else heading
-    told = []
-    for series in mild.series:
-        ends = [_end(other) for other in (series, *strong.series) if other.label == series.label]
-        if len(ends) == 2 and np.isfinite(ends).all():
-            told.append(f"{series.label} from {ends[0]:.3f} to {ends[1]:.3f}")
-    mildest = "no α" if mild.alpha is None else f"α = {mild.alpha:g}"  # data that are not dealt out by one
-    return f"{heading} from {mildest} to {strong.alpha:g}" + (f": {', '.join(told)}" if told else "")
+def tuning_picture(curves: Sequence[Curve]) -> Figure:
+    """FedAvg's accuracy after the last round over the learning rate, one panel per data set, a line per α.
 
-
-def _end(series: Series) -> float:
-    values = series.per_round("accuracy", mean)
-    return float(values[-1]) if len(values) else np.nan
-
-
-def tuning_picture(
-    curves: Sequence[Curve], chosen: Mapping[tuple[str, float | None], float] | None = None, *, title: str = ""
-) -> Figure:
-    """Accuracy after the last round over the learning rate, one panel per data set, a line per α.
-
-    The rate that is ``chosen`` for a data set and α (by default the best) is a star, that of the preset ``paper`` has a
-    ring.
+    The best rate of a data set and α is a star, that of the preset ``paper`` has a ring.
     """
-    panels = panels_with(one_model(curves, "accuracy", averaged=False), ("accuracy",))
+    panels = panels_with(one_model(curves), ("accuracy",))
     if any(series.settings.get("lr") is None for panel in panels for series in panel.series):
         raise FedGAError("there are no learning rates to compare: give runs that differ in --lr")
     best = chosen_rates(curves)  # refuses runs that differ in more than their rate, which no line could join
-    datasets, alphas, stars = _datasets(panels), _alphas(panels), best if chosen is None else chosen
+    datasets, alphas = _datasets(panels), _alphas(panels)
     algorithms = sorted({series.algorithm for panel in panels for series in panel.series}, key=algorithm_rank)
     with drawing():
-        columns = min(3, len(datasets))
-        cell = Cell(5.0, 3.2) if columns == 1 else Cell(2.9, 2.6)
-        heading = title or f"{', '.join(map(display_name, algorithms))} after the last round, by learning rate"
-        several = seeds_text(panels) != "one seed"
-        caption = f"Mean over {seeds_text(panels)}, bars: their standard deviation." if several else "One seed."
+        grid = (-(-len(datasets) // 3), min(3, len(datasets)))
+        size = PanelSize(5.0, 3.2) if len(datasets) == 1 else PanelSize(2.9, 2.6)
+        heading = f"{', '.join(map(display_name, algorithms))} after the last round, by learning rate"
+        caption = over_seeds(panels, "Mean", ", bars: their standard deviation")
         legend = _rates_legend(panels, alphas)
-        rows = -(-len(datasets) // columns)
-        figure, axes = compose(rows, columns, cell, title=heading, legend=legend, caption=caption)
-        for at, dataset in zip(axes, datasets, strict=False):
-            _draw_rates(at, [panel for panel in panels if panel.dataset == dataset], alphas, stars)
+        figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(datasets))
+        for at, dataset in zip(axes, datasets, strict=True):
+            shown = [panel for panel in panels if panel.dataset == dataset]
+            for panel in shown:
+                published = float(preset_settings("paper", dataset, panel.alpha).values["lr"])
+                marks = (best.get((dataset, panel.alpha), np.nan), published)
+                _draw_rates(at, panel, _alpha_style(panel.series[0].algorithm, panel.alpha, alphas), marks)
+            rates = sorted({float(series.settings["lr"]) for panel in shown for series in panel.series})
+            at.set_xscale("log")
+            at.set_xticks(rates, [f"{rate:g}" for rate in rates])
+            at.minorticks_off()
+            at.set(xlim=(rates[0] / 1.5, rates[-1] * 1.5), ylim=(0, None), xlabel="learning rate")
+            at.set_ylabel("test accuracy")
             at.set_title(dataset_name(dataset))
-        for at in axes[len(datasets) :]:
-            at.set_visible(False)
     return figure
 
 
 def _rates_legend(panels: Sequence[Panel], alphas: Sequence[float | None]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    told = len({series.algorithm for panel in panels for series in panel.series}) > 1 or None in alphas
-    entries = {
-        _under_alpha(display_name(series.algorithm), alpha) if told else f"α = {alpha:g}": _alpha_style(
-            series.algorithm, alpha, alphas
-        )
-        for alpha in alphas
-        for panel in panels
-        for series in panel.series
-        if panel.alpha == alpha
-    }
-    lines = [Line2D([], [], label=label, **style.keywords()) for label, style in entries.items()]
+    styles = {panel.alpha: _alpha_style(panel.series[0].algorithm, panel.alpha, alphas) for panel in panels}
+    names = {alpha: "no α" if alpha is None else f"α = {alpha:g}" for alpha in alphas}
+    lines = [Line2D([], [], label=names[alpha], **styles[alpha].keywords()) for alpha in alphas]
     lines.append(Line2D([], [], label="chosen rate", color=MUTED, markeredgecolor="white", **_STAR))
     lines.append(Line2D([], [], label="rate of preset paper", **_RING))
     if any(series.diverged for panel in panels for series in panel.series):
@@ -185,42 +147,17 @@ def _rates_legend(panels: Sequence[Panel], alphas: Sequence[float | None]) -> li
     return lines
 
 
-def _draw_rates(
-    axes: Axes,
-    panels: Sequence[Panel],
-    alphas: Sequence[float | None],
-    chosen: Mapping[tuple[str, float | None], float],
-) -> None:
-    rates = sorted({_rate(series) for panel in panels for series in panel.series})
-    for panel in panels:
-        marks = (chosen.get((panel.dataset, panel.alpha), np.nan), _rate_of_paper(panel))
-        for algorithm in dict.fromkeys(series.algorithm for series in panel.series):
-            tried = sorted((series for series in panel.series if series.algorithm == algorithm), key=_rate)
-            style = _alpha_style(algorithm, panel.alpha, alphas)
-            _draw_tried(axes, tried, style, _under_alpha(display_name(algorithm), panel.alpha), marks)
-    axes.set_xscale("log")
-    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
-    axes.minorticks_off()
-    axes.set(xlim=(rates[0] / 1.5, rates[-1] * 1.5), ylim=(0, None), xlabel="learning rate", ylabel="test accuracy")
-
-
-def _rate(series: Series) -> float:
-    return float(series.settings["lr"])
-
-
-def _rate_of_paper(panel: Panel) -> float:
-    return float(preset_settings("paper", panel.dataset, panel.alpha).values["lr"])
-
-
-def _draw_tried(axes: Axes, tried: Sequence[Series], style: LineStyle, label: str, marks: tuple[float, float]) -> None:
+def _draw_rates(axes: Axes, panel: Panel, style: LineStyle, marks: tuple[float, float]) -> None:
     """One line: what every rate came to, which one is chosen and which the preset has, and where a run diverged."""
-    rates = np.array([_rate(series) for series in tried])
+    tried = sorted(panel.series, key=lambda series: float(series.settings["lr"]))
+    rates = np.array([float(series.settings["lr"]) for series in tried])
     reached = [score(series, Reading()) for series in tried]
     middle, wide = np.array([one.mean for one in reached]), np.array([one.deviation for one in reached])
     known = np.isfinite(middle)
     bars: dict[str, Any] = {"fmt": "none", "ecolor": style.color, "elinewidth": 0.9, "capsize": 2}
     axes.errorbar(rates[known], middle[known], np.nan_to_num(wide[known]), **bars)
-    axes.plot(rates[known], middle[known], label=label, **style.keywords())
+    name = _under_alpha(display_name(tried[0].algorithm), panel.alpha)
+    axes.plot(rates[known], middle[known], label=name, **style.keywords())
     star, ring = (known & np.isclose(rates, rate) for rate in marks)
     axes.plot(rates[star], middle[star], color=style.color, markeredgecolor="white", zorder=4, label="_star", **_STAR)
     axes.plot(rates[ring], middle[ring], zorder=5, label="_ring", **_RING)

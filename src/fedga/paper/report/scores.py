@@ -8,18 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedga.drawing.style import algorithm_rank, base_name
+from fedga.drawing.style import algorithm_rank
 from fedga.errors import FedGAError, unknown_name
+from fedga.measures.columns import COLUMNS
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import Panel, Series, make_panels
 from fedga.report.summary import number_text
 from fedga.spec.catalog import dataset_name, dataset_rank
 
-METRICS = {"accuracy": "accuracy", "macro_f1": "macro F1"}
+METRICS = ("accuracy", "macro_f1")  # that the paper prints
 MOMENTS = {"last": "after the last round", "80": "at 80 % of the rounds", "mean": "in the mean over the rounds"}
 MODELS = ("last", "averaged")
-_SHORT = {"macro_f1": "F1", "accuracy": "Acc."}  # as the paper abbreviates them, in its order
+_SHORT = {"macro_f1": "F1", "accuracy": "Acc."}  # as the paper abbreviates them
 
 
 @dataclass(frozen=True)
@@ -31,22 +32,21 @@ class Reading:
     model: str = "last"
 
     def __post_init__(self) -> None:
-        for kind, value, known in (("metric", self.metric, METRICS), ("moment", self.at, MOMENTS)):
+        given = (("metric", self.metric, METRICS), ("moment", self.at, MOMENTS), ("model", self.model, MODELS))
+        for kind, value, known in given:
             if value not in known:
                 raise unknown_name(kind, value, known)
-        if self.model not in MODELS:
-            raise unknown_name("model", self.model, MODELS)
 
     @property
-    def words(self) -> str:
-        """
-        >>> Reading("macro_f1", "80", "averaged").words
-        'macro F1 at 80 % of the rounds, model averaged over rounds'
-        """
-        return f"{METRICS[self.metric]} {self.moment}"
+    def heading(self) -> str:
+        return COLUMNS[self.metric].heading
 
     @property
     def moment(self) -> str:
+        """
+        >>> Reading("macro_f1", "80", "averaged").moment
+        'at 80 % of the rounds, model averaged over rounds'
+        """
         return MOMENTS[self.at] + (", model averaged over rounds" if self.model == "averaged" else "")
 
     def of(self, curve: Curve) -> float:
@@ -63,7 +63,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Score:
-    """One number per finished run of a series, and what to say of the runs that are not like the others."""
+    """One number per finished run of a series, and a note on runs that are not like the others."""
 
     values: tuple[float, ...]
     note: str = ""
@@ -104,14 +104,6 @@ def score_text(middle: float, wide: float) -> str:
     return number_text(middle) + ("" if math.isnan(wide) else f" ({number_text(wide)})")
 
 
-def capitalised(text: str) -> str:
-    """
-    >>> capitalised("macro F1")
-    'Macro F1'
-    """
-    return text[:1].upper() + text[1:]
-
-
 def score_of(curves: Iterable[Curve], reading: Reading) -> Score:
     """`score` of runs that differ in their seed alone."""
     return score(Series({}, "", tuple(curves)), reading)
@@ -127,12 +119,8 @@ def score(series: Series, reading: Reading) -> Score:
 def _note(series: Series, finished: Sequence[Curve]) -> str:
     total, diverged = len(series.curves), len(series.diverged)
     going, stuck = total - diverged - len(finished), sum(never_left(curve, finished) for curve in finished)
-    said = [
-        f"{diverged} of {total} runs diverged" if diverged else "",
-        f"{going} of {total} runs unfinished" if going else "",
-        f"{stuck} of {total} runs never left the start plateau" if stuck else "",
-    ]
-    return "; ".join(part for part in said if part)
+    counts = {"diverged": diverged, "unfinished": going, "never left the start plateau": stuck}
+    return "; ".join(f"{number} of {total} runs {what}" for what, number in counts.items() if number)
 
 
 def never_left(curve: Curve, finished: Sequence[Curve]) -> bool:
@@ -142,72 +130,35 @@ def never_left(curve: Curve, finished: Sequence[Curve]) -> bool:
     return bool(np.isfinite(measured).any() and np.nanmax(measured) < others / 2)
 
 
-def score_table(
-    curves: Sequence[Curve],
-    *,
-    metric: str = "accuracy",
-    at: str = "last",
-    model: str = "last",
-    algorithms: Sequence[str] | None = None,
-    name: str = "",
-    title: str = "",
-) -> Table:
-    """A row per data set and α, a column per algorithm: "mean (deviation)" over seeds, the best of a row in bold.
-
-    ``at`` is "last" (round), "80" (% of the rounds, or the evaluation before) or "mean" (over all evaluated rounds);
-    ``model`` is "last" or "averaged"; ``algorithms`` leaves out all others.
-    """
-    reading = Reading(metric, at, model)
-    panels = paper_panels(curves, algorithms)
-    return _table(
-        panels,
-        [(panel, "", reading) for panel in panels],
-        name or table_name(metric, at, model),
-        title or capitalised(reading.words),
-    )
+def score_table(curves: Sequence[Curve], readings: Sequence[Reading], name: str, title: str = "") -> Table:
+    """A row per data set, α and reading, a column per algorithm: "mean (deviation)" over seeds, the best in bold."""
+    panels = paper_panels(curves)
+    labels = series_labels(panels)
+    lines = [(panel, reading) for panel in panels for reading in readings]
+    rows, numbers = [], set()
+    for panel, reading in lines:
+        scores = {series.label: score(series, reading) for series in panel.series}
+        best = best_text(scores.values())
+        numbers |= {len(found.values) for found in scores.values() if found.known}
+        cells = (scores.get(label, Score(())) for label in labels)
+        metric = (Cell(_SHORT[reading.metric], reading.metric),) if len(readings) > 1 else ()
+        rows.append((*place_cells(panel), *metric, *(found.cell(bold=found.mean_text == best) for found in cells)))
+    headings = ("data set", "α", *(("metric",) if len(readings) > 1 else ()), *labels)
+    title = title or f"{' and '.join(of.heading for of in readings)} {readings[0].moment}"
+    breaks = dataset_breaks([panel for panel, _ in lines])
+    return Table(name, title[:1].upper() + title[1:], headings, tuple(rows), _caption(numbers), breaks)
 
 
-def paper_table(
-    curves: Sequence[Curve],
-    *,
-    at: str = "last",
-    model: str = "last",
-    algorithms: Sequence[str] | None = None,
-    name: str = "",
-    title: str = "",
-) -> Table:
+def paper_table(curves: Sequence[Curve], name: str, *, at: str = "last", model: str = "last") -> Table:
     """`score_table` with the paper's two rows per data set and α, macro F1 above accuracy."""
-    panels = paper_panels(curves, algorithms)
-    return _table(
-        panels,
-        [(panel, short, Reading(metric, at, model)) for panel in panels for metric, short in _SHORT.items()],
-        name or table_name("scores", at, model),
-        title or f"Macro F1 and accuracy {Reading('accuracy', at, model).moment}",
-    )
+    return score_table(curves, [Reading(metric, at, model) for metric in _SHORT], name)
 
 
-def table_name(*parts: str) -> str:
-    """A file's name from the choices that tell a table from others.
-
-    >>> table_name("macro_f1", "80", "last"), table_name("macro_f1", "80", "averaged")
-    ('macro-f1-80', 'macro-f1-80-averaged')
-    """
-    *told, model = parts
-    return "-".join(told + ([model] if model != "last" else [])).replace("_", "-")
-
-
-def paper_panels(curves: Sequence[Curve], algorithms: Sequence[str] | None = None) -> list[Panel]:
+def paper_panels(curves: Sequence[Curve]) -> list[Panel]:
     """The runs by data set, in the paper's order, and α, ascending; none at all is the user's error."""
-    chosen = [curve for curve in curves if algorithms is None or _is_one_of(curve, algorithms)]
-    if not chosen:
-        wanted = "" if algorithms is None else f" of {', '.join(algorithms)}"
-        raise FedGAError(f"there is nothing to put into a table: no runs{wanted} were given")
-    return sorted(make_panels(chosen), key=lambda panel: dataset_rank(panel.dataset))
-
-
-def _is_one_of(curve: Curve, algorithms: Sequence[str]) -> bool:
-    algorithm = str(curve.settings.get("algorithm", ""))
-    return algorithm in algorithms or base_name(algorithm) in algorithms
+    if not curves:
+        raise FedGAError("there is nothing to put into a table: no runs were given")
+    return sorted(make_panels(curves), key=lambda panel: dataset_rank(panel.dataset))
 
 
 def series_labels(panels: Iterable[Panel]) -> list[str]:
@@ -225,20 +176,6 @@ def place_cells(panel: Panel) -> tuple[Cell, Cell]:
 def dataset_breaks(panels: Sequence[Panel]) -> tuple[int, ...]:
     """Given the panel of every row, the rows after which another data set begins."""
     return tuple(at for at in range(len(panels) - 1) if panels[at].dataset != panels[at + 1].dataset)
-
-
-def _table(panels: Sequence[Panel], lines: Sequence[tuple[Panel, str, Reading]], name: str, title: str) -> Table:
-    labels = series_labels(panels)
-    rows, numbers = [], set()
-    for panel, short, reading in lines:
-        scores = {series.label: score(series, reading) for series in panel.series}
-        best = best_text(scores.values())
-        numbers |= {len(found.values) for found in scores.values() if found.known}
-        cells = (scores.get(label, Score(())) for label in labels)
-        metric = (Cell(short, reading.metric),) if short else ()
-        rows.append((*place_cells(panel), *metric, *(found.cell(bold=found.mean_text == best) for found in cells)))
-    headings = ("data set", "α", *(("metric",) if lines[0][1] else ()), *labels)
-    return Table(name, title, headings, tuple(rows), _caption(numbers), dataset_breaks([line[0] for line in lines]))
 
 
 def best_text(scores: Iterable[Score]) -> str | None:

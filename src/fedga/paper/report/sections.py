@@ -6,33 +6,33 @@ whatever else the folder holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedga.drawing.style import algorithm_rank
+from fedga.drawing.style import algorithm_rank, display_name
 from fedga.errors import FedGAError
 from fedga.paper.binary import read_binary_runs
 from fedga.paper.printed import STAND_IN, printed_score
 from fedga.paper.report import by_alpha, pictures
-from fedga.paper.report.agreement import agreement_table, agreement_words
+from fedga.paper.report.agreement import agreement_summary, agreement_table, compare, ranking_table, rankings
 from fedga.paper.report.arms import arms
-from fedga.paper.report.beyond import beyond_table, beyond_words
+from fedga.paper.report.beyond import beyond_headline, beyond_table
 from fedga.paper.report.beyond_picture import beyond_picture
-from fedga.paper.report.binary import binary_picture, binary_words
-from fedga.paper.report.comparison import compare
-from fedga.paper.report.ranking import ranking_table, rankings
-from fedga.paper.report.scores import MOMENTS, paper_table, score_table
-from fedga.paper.report.speed import speed_table, speed_words
-from fedga.paper.report.strong import strong_table, strong_words
-from fedga.paper.report.tuning import chosen_rates, tuning_table, tuning_words
+from fedga.paper.report.binary import binary_headline, binary_picture
+from fedga.paper.report.scores import MOMENTS, Reading, paper_table, score_table
+from fedga.paper.report.speed import speed_headline, speed_table
+from fedga.paper.report.strong import strong_headline, strong_table
+from fedga.paper.report.tuning import chosen_rates, tuning_headline, tuning_table
 from fedga.paper.runs import BEYOND, EXPERIMENTS, Experiment, Scope, all_runs, asked
-from fedga.report.clients import before_after_algorithms
 from fedga.report.curves import Curve, read_curves
-from fedga.report.documents import Picture, Section, Table
+from fedga.report.documents import Cell, Picture, Section, Table
+from fedga.report.figures.clients import before_after_algorithms
 from fedga.report.general import as_file
+from fedga.report.tables import values_text
 from fedga.report.words import listed
 from fedga.spec.catalog import dataset_name, place_name
 from fedga.spec.presets import preset_settings
@@ -43,9 +43,10 @@ from fedga.store.store import Store
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TOLD = ("fedavg", "fedntd", "fedga")  # the columns whose program had no known defect
+SUMMARISED = ("fedavg", "fedntd", "fedga")  # the columns whose program had no known defect
 _ZOOM, _LONG_ZOOM, _SHORT = 10, 100, 100
 _ASKED_OF = {"tuning": ("lr",), "figure-epochs": ("local_epochs",)}  # settings a section needs of every curve
+Content = tuple[str, Sequence[Table], Sequence[Picture]]  # a headline, tables and pictures
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,9 @@ class Material:
         """Data sets and α, in the order they were asked for."""
         return list(dict.fromkeys((spec.dataset, spec.alpha) for spec in self.specs.values()))
 
+    def datasets(self) -> list[str]:
+        return list(dict.fromkeys(dataset for dataset, _ in self.places()))
+
     def at(self, dataset: str, alpha: float | None) -> list[Curve]:
         return self.where(lambda spec: (spec.dataset, spec.alpha) == (dataset, alpha))
 
@@ -73,94 +77,86 @@ def sections_of(folder: Path) -> list[Section]:
     """The sections of the experiments that ``fedga paper`` ran in this folder; none for any other folder."""
     found = asked(folder)
     sections = [section_of(folder, EXPERIMENTS[name], found[name]) for name in EXPERIMENTS if name in found]
-    left = [each for each in EXPERIMENTS.values() if each.name not in found]
-    return [*sections, _not_run(left)] if sections and left else sections
+    rows = [
+        (Cell(each.name), Cell(each.shows), Cell(f"fedga paper {each.name}"))
+        for each in EXPERIMENTS.values()
+        if each.name not in found
+    ]
+    if not sections or not rows:
+        return sections
+    title = "Experiments not run here"
+    table = Table("not-run", title, ("experiment", "shows", "command"), tuple(rows))
+    return [*sections, Section("not-run", title, tables=(table,))]
 
 
-def _not_run(experiments: Sequence[Experiment]) -> Section:
-    """What a reader would miss otherwise without knowing."""
-    words = [f"{each.name} ({each.shows}): fedga paper {each.name}." for each in experiments]
-    return Section("not-run", "Experiments not run here", tuple(words))
+def paper_commands(folder: Path, into: str) -> tuple[list[str], set[str]]:
+    """The ``fedga paper`` commands that were asked of this folder, to train ``into`` another; the ids of their runs."""
+    by_scope: dict[Scope, list[str]] = {}
+    for name, scopes in asked(folder).items():
+        for scope in scopes:
+            by_scope.setdefault(scope, []).append(name)
+    commands, covered = [], set()
+    for scope, names in by_scope.items():
+        words = ["--scale", scope.scale]
+        for kind in ("datasets", "alphas", "seeds", "algorithms"):
+            values = getattr(scope, kind)
+            words += [f"--{kind}", values_text(values)] if values else []
+        chosen = ["all"] if set(names) == set(EXPERIMENTS) else names
+        commands += [shlex.join(["fedga", "paper", name, *words, "--out", into]) for name in chosen]
+        covered |= {spec.run_id for spec in all_runs([EXPERIMENTS[name] for name in names], scope)}
+    return commands, covered
 
 
 def section_of(folder: Path, experiment: Experiment, scopes: Sequence[Scope]) -> Section:
-    """Words, tables and pictures of one experiment, from the runs of it that the folder holds."""
+    """Headline, tables and pictures of one experiment, from the runs of it that the folder holds."""
     specs = {spec.run_id: spec for spec in all_runs([experiment], *scopes)}
     curves = read_curves(folder, set(specs), _ASKED_OF.get(experiment.name, ())) if specs else []
     known = {curve.run_id for curve in curves}
     material = Material(folder, experiment, scopes, {key: specs[key] for key in specs if key in known}, curves)
     title = f"{experiment.name}: {experiment.shows}"
+    ended = sum(curve.status in ("done", "diverged") for curve in curves)
+    missing = f"Not in this folder or not finished: {len(specs) - ended} of {len(specs)} runs."
     if specs and not any(len(curve.rounds) for curve in curves):
-        return Section(experiment.name, title, (_nothing_measured(curves),))
+        counts = f"{len(curves)} are here, {sum(curve.diverged for curve in curves)} diverged"
+        return Section(experiment.name, title, (f"None of its {len(specs)} runs has an evaluated round: {counts}.",))
     try:
-        words, tables, pictures_of = SECTIONS[experiment.name](material)
+        headline, tables, wanted = SECTIONS[experiment.name](material)
     except FedGAError as error:  # narrowed until nothing is left to compare: the other sections still have something
-        words, tables, pictures_of = (f"Nothing to show: {error}.",), (), ()
-    drawn, undrawn = _draw(pictures_of)
-    said = (*_scale_words(material), *words, *undrawn, *_missing_words(len(specs), curves))
-    return Section(experiment.name, title, said, tuple(tables), drawn)
-
-
-def _nothing_measured(curves: Sequence[Curve]) -> str:
-    """Why there is no number at all: runs that are missing and runs without a number are not the same."""
-    if not curves:
-        return "None of its runs is in this folder."
-    diverged = sum(curve.diverged for curve in curves)
-    counts = {"diverged": diverged, "not finished": len(curves) - diverged}
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"No run of it in this folder has an evaluated round ({told})."
-
-
-def _missing_words(asked_for: int, curves: Sequence[Curve]) -> tuple[str, ...]:
-    missing = asked_for - sum(curve.status in ("done", "diverged") for curve in curves)
-    are = "is" if missing == 1 else "are"
-    told = f"{missing} of its {asked_for} runs {are} not in this folder or not finished, and in no number here."
-    return (told,) if missing else ()
-
-
-def _draw(wanted: Iterable[Picture]) -> tuple[tuple[Picture, ...], tuple[str, ...]]:
-    """Those that can be drawn, drawn once for file and page alike, and in words why the others cannot.
-
-    One picture without anything to show must not take the page with it.
-    """
-    drawn, words = [], []
-    for picture in wanted:
+        headline, tables, wanted = f"Nothing to show: {error}.", (), ()
+    drawn, undrawn = [], []
+    for picture in wanted:  # each once, for file and page alike; one with nothing to show must not take the page along
         try:
             drawn.append(replace(picture, draw=partial(_same, picture.draw())))
         except FedGAError as error:
-            words.append(f'No picture of "{picture.title}": {error}.')
-    return tuple(drawn), tuple(words)
+            undrawn.append(f'No picture of "{picture.title}": {error}.')
+    words = [_scale_text(material), headline, *undrawn, missing if ended < len(specs) else ""]
+    return Section(experiment.name, title, tuple(filter(None, words)), tuple(tables), tuple(drawn))
 
 
 def _same(figure: Figure) -> Figure:
     return figure
 
 
-Content = tuple[Sequence[str], Sequence[Table], Sequence[Picture]]
-
-
-def _scale_words(material: Material) -> tuple[str, ...]:
+def _scale_text(material: Material) -> str:
     """Where the paper has it, and what of it was not run."""
     experiment = material.experiment
     where = f"In the paper: {experiment.where}." if experiment.where != BEYOND else "Beyond the paper."
     if not all(scope.scale == "full" for scope in material.scopes):
-        return (f"{where} Quick scale: a small version to look at, not the published setting.",)
+        return f"{where} Quick scale: a small version, not the published setting."
     run = {spec.dataset for spec in material.specs.values()}
     missing = [dataset_name(name) for name in experiment.datasets if run and name not in run]
-    return (where, f"Not run here: {listed(missing)}.") if missing else (where,)
+    return f"{where} Not run here: {listed(missing)}." if missing else where
 
 
 def _main(material: Material) -> Content:
     """The published MNIST rows fit the mean over the curve; the others are compared at both moments of the paper."""
-    tables = [paper_table(material.curves, at=at, name=f"table-main-{at}") for at in MOMENTS]
-    tables.append(paper_table(material.curves, model="averaged", name="table-main-averaged"))
-    words: list[str] = []
+    tables = [paper_table(material.curves, f"table-main-{at}", at=at) for at in MOMENTS]
+    tables.append(paper_table(material.curves, "table-main-averaged", model="averaged"))
     by_curve = material.where(lambda spec: _is_comparable(spec) and _fits_curve_mean(spec))
     others = material.where(lambda spec: _is_comparable(spec) and not _fits_curve_mean(spec))
-    for moment, chosen in (("mean", by_curve), ("80", others), ("last", others)):
-        tables += _beside(chosen, "main", moment)
-        words += _told(chosen, "main", moment)
-    return words, tables, ()
+    compared = [("mean", by_curve), ("80", others), ("last", others)]
+    headline, summary = _summary(compared, "main")
+    return headline, [*tables, *summary, *(table for at, of in compared for table in _beside(of, "main", at))], ()
 
 
 def _is_comparable(spec: RunSpec) -> bool:
@@ -178,13 +174,12 @@ def _at_80(material: Material) -> Content:
     shown = material.where(lambda spec: spec.algorithm != "fedrl")  # not in that table
     printed = [curve for curve in shown if _is_comparable(material.specs[curve.run_id])]
     others = [curve for curve in printed if not _fits_curve_mean(material.specs[curve.run_id])]
-    tables = [paper_table(shown, at="80", name="table-80"), *_beside(printed, "at_80", "80")]
+    by_curve = [curve for curve in printed if curve not in others]
+    headline, summary = _summary([("80", by_curve), ("80", others), ("last", others)], "at_80")
+    tables = [paper_table(shown, "table-80", at="80"), *summary, *_beside(printed, "at_80", "80")]
     if _is_printed(printed, "at_80"):
         tables.append(agreement_table(compare(printed, "at_80", metric="macro_f1")))
-    tables += _beside(others, "at_80", "last")
-    by_curve = [curve for curve in printed if curve not in others]
-    words = [_told(chosen, "at_80", at) for at, chosen in (("80", by_curve), ("80", others), ("last", others))]
-    return [sentence for said in words for sentence in said], tables, ()
+    return headline, [*tables, *_beside(others, "at_80", "last")], ()
 
 
 def _is_printed(curves: Sequence[Curve], which: str) -> bool:
@@ -202,31 +197,39 @@ def _beside(curves: Sequence[Curve], which: str, at: str) -> list[Table]:
     return [agreement_table(agreement), *ranked]
 
 
-def _told(curves: Sequence[Curve], which: str, at: str) -> tuple[str, ...]:
-    told = [curve for curve in curves if curve.settings["algorithm"] in TOLD]
-    return agreement_words(compare(told, which, at=at)) if _is_printed(told, which) else ()
+def _summary(compared: Sequence[tuple[str, Sequence[Curve]]], which: str) -> tuple[str, list[Table]]:
+    """How many cells agree with print at each moment; the headline leaves out the second moment of the same runs."""
+    chosen = [(at, [curve for curve in of if curve.settings["algorithm"] in SUMMARISED]) for at, of in compared]
+    found = [compare(of, which, at=at) for at, of in chosen if _is_printed(of, which)]
+    if not found:
+        return "", []
+    names = [display_name(name) for name in SUMMARISED]
+    first = [one for one in found if one.reading.at != "last"]
+    within, cells = sum(one.within for one in first), sum(one.compared for one in first)
+    headline = f"{within} of {cells} printed accuracies of {listed(names)} agree with ours." if cells else ""
+    return headline, [agreement_summary(found, f"agreement-{which}".replace("_", "-"), names)]
 
 
 def _speed(material: Material) -> Content:
     tables = [speed_table(material.curves, fraction) for fraction in (0.9, 0.8)]
-    return speed_words(material.curves, (0.9, 0.8)), tables, ()
+    return speed_headline(material.curves, 0.9), tables, ()
 
 
 def _clients(material: Material) -> Content:
-    """The active clients of the first seed in the last round that was looked at, under every algorithm."""
+    """The active clients of the first seed in the last evaluated round, under every algorithm."""
     drawn = []
     for dataset, alpha in material.places():
         specs = [spec for spec in material.specs.values() if (spec.dataset, spec.alpha) == (dataset, alpha)]
         seed = min(spec.seed for spec in specs)
         with Store(material.folder) as store:
-            looks = {spec.algorithm: store.client_rounds(spec.run_id) for spec in specs if spec.seed == seed}
+            rounds = {spec.algorithm: store.client_rounds(spec.run_id) for spec in specs if spec.seed == seed}
             names = next((of.class_names for of in store.partitions() if of.dataset == dataset), ())
-        seen = {name: looks[name][-1].arrays for name in sorted(looks, key=algorithm_rank) if looks[name]}
+        seen = {name: rounds[name][-1].arrays for name in sorted(rounds, key=algorithm_rank) if rounds[name]}
         if seen and names:
             title = f"Clients before and after local training: {place_name(dataset, alpha)}"
             draw = partial(before_after_algorithms, seen, names)
             drawn.append(Picture(_file("clients", dataset, alpha), title, draw, alt=f"{title}, class by class"))
-    return (), (), drawn
+    return "", (), drawn
 
 
 def _file(kind: str, dataset: str, alpha: float | None = None) -> str:
@@ -236,9 +239,9 @@ def _file(kind: str, dataset: str, alpha: float | None = None) -> str:
 def _binary(material: Material) -> Content:
     runs = read_binary_runs(material.folder)
     if not runs:
-        return ("It was not computed in this folder.",), (), ()
-    title, words = "Error asymmetry of a binary classifier over training", binary_words(runs)
-    return words, (), [Picture("binary", title, partial(binary_picture, runs), alt=" ".join(words))]
+        return "It was not computed in this folder.", (), ()
+    title, headline = "Error asymmetry of a binary classifier over training", binary_headline(runs)
+    return f"{headline}.", (), [Picture("binary", title, partial(binary_picture, runs), alt=headline)]
 
 
 def _one_picture(
@@ -249,7 +252,7 @@ def _one_picture(
     def content(material: Material) -> Content:
         alt = f"{title}: {listed(list(dict.fromkeys(place_name(*place) for place in material.places())))}"
         drawn = partial(draw, material.curves, title=alt) if titled else partial(draw, material.curves)
-        return (), (), [Picture(name, title, drawn, alt=alt)]
+        return "", (), [Picture(name, title, drawn, alt=alt)]
 
     return content
 
@@ -258,44 +261,38 @@ def _zoom(material: Material) -> Content:
     drawn = []
     for dataset, alpha in material.places():
         curves = material.at(dataset, alpha)
-        rounds = max(spec.rounds for spec in material.specs.values() if (spec.dataset, spec.alpha) == (dataset, alpha))
+        rounds = max(material.specs[curve.run_id].rounds for curve in curves)
         last = _ZOOM if rounds <= _SHORT else _LONG_ZOOM
         title = f"The first {last} rounds: {place_name(dataset, alpha)}"
         draw = partial(pictures.zoom_picture, curves, last, title=title)
         drawn.append(Picture(_file("zoom", dataset, alpha), title, draw, alt=f"{title}, accuracy by algorithm"))
-    return (), (), drawn
+    return "", (), drawn
 
 
 def _labels(material: Material) -> Content:
+    """The partitions of this experiment's own runs, of the lowest seed; a folder may hold others."""
+    wanted = {(of.dataset, of.partition, of.alpha, of.clients, of.seed) for of in material.specs.values()}
+    with Store(material.folder) as store:
+        kept = [of for of in store.partitions() if of.partition == "dirichlet" and of.alpha is not None]
     by_dataset: dict[str, dict[float, Partition]] = {}
-    for of in _dealt(material):
-        if of.alpha is not None:
+    for of in sorted(kept, key=lambda of: of.seed):
+        if (of.dataset, of.partition, of.alpha, of.clients, of.seed) in wanted and of.alpha is not None:
             by_dataset.setdefault(of.dataset, {}).setdefault(of.alpha, of)
     drawn = []
-    for dataset in dict.fromkeys(dataset for dataset, _ in material.places()):
+    for dataset in material.datasets():
         if chosen := by_dataset.get(dataset, {}):
             counts = {alpha: chosen[alpha].class_counts for alpha in sorted(chosen, reverse=True)}
             names = next(iter(chosen.values())).class_names
             title = f"Who holds which classes: {dataset_name(dataset)}"
             draw = partial(pictures.labels_picture, counts, names)
             drawn.append(Picture(_file("labels", dataset), title, draw, alt=f"{title}, client by client"))
-    return (), (), drawn
-
-
-def _dealt(material: Material) -> list[Partition]:
-    """How this experiment's own runs had their samples dealt out, the lowest seed first; a folder may hold others."""
-    wanted = {(of.dataset, of.partition, of.alpha, of.clients, of.seed) for of in material.specs.values()}
-    with Store(material.folder) as store:
-        found = [of for of in store.partitions() if of.partition == "dirichlet"]
-    own = [of for of in found if (of.dataset, of.partition, of.alpha, of.clients, of.seed) in wanted]
-    return sorted(own, key=lambda of: of.seed)
+    return "", (), drawn
 
 
 def _epochs(material: Material) -> Content:
-    content = _one_picture("epochs", "Local epochs at equal total work", pictures.epochs_picture)
     if len({spec.local_epochs for spec in material.specs.values()}) < 2:
-        return ("Runs of a single number of local epochs are here: nothing to compare yet.",), (), ()
-    return content(material)
+        return "All runs have the same number of local epochs: nothing to compare yet.", (), ()
+    return _one_picture("epochs", "Local epochs at equal total work", pictures.epochs_picture)(material)
 
 
 def _tuning(material: Material) -> Content:
@@ -303,38 +300,36 @@ def _tuning(material: Material) -> Content:
     title = "Accuracy by learning rate, FedAvg"
     picture = Picture("tuning", title, partial(by_alpha.tuning_picture, material.curves), alt=title)
     try:
-        words = tuning_words(chosen_rates(material.curves))
+        headline = tuning_headline(chosen_rates(material.curves))
     except FedGAError:
-        words = ()
-    return words, [tuning_table(material.curves)], [picture]
+        headline = ""
+    return headline, [tuning_table(material.curves)], [picture]
 
 
 def _readings(material: Material) -> Content:
-    tables = [
-        score_table(material.curves, name="readings", title="Accuracy of several readings, after the last round"),
-        score_table(material.curves, at="80", name="readings-80", title="Accuracy of several readings, at 80 %"),
-    ]
-    return (), tables, ()
+    title = "Accuracy of several readings"
+    last = score_table(material.curves, [Reading()], "readings", f"{title}, after the last round")
+    return "", [last, score_table(material.curves, [Reading(at="80")], "readings-80", f"{title}, at 80 %")], ()
 
 
 def _strong(material: Material) -> Content:
     """One picture per data set: the averaged models in both settings, at the strongest skew there is."""
     drawn = []
-    for dataset in dict.fromkeys(dataset for dataset, _ in material.places()):
+    for dataset in material.datasets():
         alpha = min(alpha for name, alpha in material.places() if name == dataset and alpha is not None)
         curves = [curve for curve in material.at(dataset, alpha) if material.specs[curve.run_id].partition != "even"]
         title = f"The paper's setting and the strong one, averaged models: {place_name(dataset, alpha)}"
         draw = partial(pictures.curves_picture, curves, averaged=True, title=title)
         drawn.append(Picture(_file("strong", dataset), title, draw, alt=f"{title}, accuracy over rounds"))
-    table = strong_table(material.curves, material.specs)
-    return strong_words(material.curves, material.specs), [table], drawn
+    headline = strong_headline(material.curves, material.specs)
+    return headline, [strong_table(material.curves, material.specs)], drawn
 
 
 def _beyond(material: Material) -> Content:
     found = arms(material.curves, material.specs)
-    title = "What each axis does alone and together"
-    words = beyond_words(found)
-    return words, [beyond_table(found)], [Picture("beyond", title, partial(beyond_picture, found), alt=" ".join(words))]
+    title, headline = "What each axis does alone and together", beyond_headline(found)
+    picture = Picture("beyond", title, partial(beyond_picture, found), alt=headline)
+    return f"{headline}.", [beyond_table(found)], [picture]
 
 
 SECTIONS: Mapping[str, Callable[[Material], Content]] = {

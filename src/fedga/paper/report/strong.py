@@ -1,4 +1,4 @@
-"""The strong setting against everything that is printed, and against the same samples dealt evenly."""
+"""The strong setting against everything that is printed, and against the same samples partitioned evenly."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from fedga.paper.report.scores import Reading, best_text, score_of, score_text
 from fedga.paper.runs import ALGORITHMS
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
-from fedga.spec.catalog import dataset_name, dataset_rank, place_name
+from fedga.report.words import plural
+from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.settings import RunSpec
 
 LAST, AVERAGED = Reading("accuracy", "last", "last"), Reading("accuracy", "last", "averaged")
-_Place = tuple[str, float]
+_DatasetAlpha = tuple[str, float]
 _MODELS = ("", ", averaged")  # as headings end
-_LEVEL = 0.05  # points that print as 0.0
-_Runs = Mapping[str, Sequence[Curve]]  # by algorithm
 
 
 def strong_table(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> Table:
@@ -28,8 +27,10 @@ def strong_table(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> Table
     places = sorted(skewed, key=lambda place: (dataset_rank(place[0]), place[1]))
     rows = []
     for place in places:
+        scores = [score_of(skewed[place].get(name, ()), reading) for name in names for reading in (LAST, AVERAGED)]
+        ours = [score.cell(bold=score.mean_text == best_text(scores)) for score in scores]
         line = (line_without_skew(even.get(place, {})).cell(),) if even else ()
-        rows.append((*_head(place), *_ours(skewed[place], names), *line))
+        rows.append((*_head(place), *ours, *line))
     breaks = tuple(at for at in range(len(places) - 1) if places[at][0] != places[at + 1][0])
     caption = (
         "Accuracy after the last round, mean (deviation) over seeds; averaged: the model averaged over rounds on the "
@@ -46,7 +47,7 @@ def strong_table(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> Table
     )
 
 
-def _head(place: _Place) -> tuple[Cell, ...]:
+def _head(place: _DatasetAlpha) -> tuple[Cell, ...]:
     best = best_printed(*place)
     text = NOTHING if best is None else f"{score_text(best.mean, best.deviation)} {display_name(best.algorithm)}"
     dataset, alpha = place
@@ -54,49 +55,17 @@ def _head(place: _Place) -> tuple[Cell, ...]:
     return Cell(dataset_name(dataset), dataset), Cell(f"{alpha:g}", alpha), printed
 
 
-def _ours(runs: _Runs, names: Sequence[str]) -> list[Cell]:
-    scores = [score_of(runs.get(name, ()), reading) for name in names for reading in (LAST, AVERAGED)]
-    best = best_text(scores)
-    return [score.cell(bold=score.mean_text == best) for score in scores]
-
-
-def strong_words(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> tuple[str, ...]:
-    """Where FedGA's averaged model is above print, and how far it is from the line without skew."""
-    skewed, even = _by_place(curves, specs, "dirichlet"), _by_place(curves, specs, "even")
-    scores = {place: score_of(of.get("fedga", ()), AVERAGED) for place, of in skewed.items()}
-    reached = {place: score.mean for place, score in scores.items() if score.known}
-    lines = {place: line_without_skew(of) for place, of in even.items() if place in reached}
-    costs = [_cost_text(place, reached[place], line.mean) for place, line in lines.items() if line.known]
-    return (*_print_words(reached), *costs)
-
-
-def _print_words(reached: Mapping[_Place, float]) -> tuple[str, ...]:
-    """True whichever is higher: differences have their signs."""
-    printed = {place: best_printed(*place) for place in reached}
-    leads = {place: 100 * (reached[place] - best.mean) for place, best in printed.items() if best is not None}
+def strong_headline(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> str:
+    """In how many data sets and α FedGA's averaged model is above everything printed; empty without any."""
+    leads = []
+    for place, of in _by_place(curves, specs, "dirichlet").items():
+        found, best = score_of(of.get("fedga", ()), AVERAGED), best_printed(*place)
+        leads += [100 * (found.mean - best.mean)] if found.known and best is not None else []
     if not leads:
-        return ()
-    above = sum(points(lead).startswith("+") for lead in leads.values())
-    least, most = min(leads, key=lambda place: leads[place]), max(leads, key=lambda place: leads[place])
-    span = f"is {points(leads[least])} points ({place_name(*least)})"
-    if len(leads) > 1:
-        span = f"lies between {points(leads[least])} ({place_name(*least)}) and {points(leads[most])} points"
-        span += f" ({place_name(*most)})"
-    return (
-        "FedGA in the strong setting, averaged model, is above the best printed accuracy of all algorithms in "
-        f"{above} of {len(leads)} settings; the difference {span}.",
-    )
-
-
-def _cost_text(place: _Place, reached: float, line: float) -> str:
-    cost = 100 * (line - reached)
-    skew = "That is no less than the line without skew"
-    if cost > _LEVEL:
-        skew = f"Skew still costs {points(cost).removeprefix('+')} points"
-    return (
-        f"{place_name(*place)}: FedGA's averaged model reaches {reached:.3f}; the same samples dealt evenly over the "
-        f"clients reach {line:.3f} at best. {skew}."
-    )
+        return ""
+    above, span = sum(points(lead).startswith("+") for lead in leads), f"{points(min(leads))} to {points(max(leads))}"
+    where = f"in {above} of {plural(len(leads), 'setting')} (by {span} points)"
+    return f"FedGA's averaged model in the strong setting is above the best printed accuracy {where}."
 
 
 def best_printed(dataset: str, alpha: float) -> PrintedScore | None:
@@ -108,9 +77,9 @@ def best_printed(dataset: str, alpha: float) -> PrintedScore | None:
 
 def _by_place(
     curves: Sequence[Curve], specs: Mapping[str, RunSpec], partition: str
-) -> dict[_Place, dict[str, list[Curve]]]:
+) -> dict[_DatasetAlpha, dict[str, list[Curve]]]:
     """The runs of the strong setting by data set and α, then by algorithm."""
-    found: dict[_Place, dict[str, list[Curve]]] = {}
+    found: dict[_DatasetAlpha, dict[str, list[Curve]]] = {}
     for curve in curves:
         spec = specs[curve.run_id]
         if (spec.preset, spec.partition) == ("strong", partition) and spec.alpha is not None:

@@ -12,10 +12,10 @@ from fedga.paper.report.scores import Reading, score_of
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import setting_text, varying_settings
-from fedga.spec.catalog import dataset_name, dataset_rank
+from fedga.spec.catalog import dataset_name, dataset_rank, place_name
 
 _LAST = Reading("accuracy", "last", "last")
-Place = tuple[str, float | None]
+DatasetAlpha = tuple[str, float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,25 +26,25 @@ class _Search:
     by_rate: dict[float, list[Curve]] = field(default_factory=dict)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DatasetAlpha:
         return str(self.settings["dataset"]), self.settings["alpha"]
 
     @property
     def chosen(self) -> float | None:
         """The best rate, the smaller of equal ones; none at which a run diverged."""
-        scores = {rate: score_of(of, _LAST) for rate, of in self.by_rate.items() if not _diverged(of)}
+        sound = {rate: of for rate, of in self.by_rate.items() if not any(curve.diverged for curve in of)}
+        scores = {rate: score_of(of, _LAST) for rate, of in sound.items()}
         ended = {rate: one.mean for rate, one in scores.items() if one.known}
         return max(sorted(ended), key=lambda rate: ended[rate]) if ended else None
 
 
-def chosen_rates(curves: Sequence[Curve]) -> dict[Place, float]:
+def chosen_rates(curves: Sequence[Curve]) -> dict[DatasetAlpha, float]:
     """The best learning rate of every data set and α, the smaller of equal ones; none at which a run diverged.
 
     Runs of one data set and α that differ in more than rate and seed have no common choice and are refused.
     """
     searches = _searches(curves)
-    for place in {search.place for search in searches}:
-        differing = _differing([search for search in searches if search.place == place])
+    for place, differing in _differing(searches).items():
         if differing:
             flag = f"--{differing[0].replace('_', '-')}"
             raise FedGAError(
@@ -61,25 +61,24 @@ def tuning_table(curves: Sequence[Curve]) -> Table:
     """
     searches = _searches(curves)
     rates = sorted({rate for search in searches for rate in search.by_rate}, reverse=True)
-    told = [name for name in _all_differing(searches) if name not in ("dataset", "alpha")]
-    rows = [
-        (*_head(search, told), *(_cell(search.by_rate.get(rate, ()), bold=search.chosen == rate) for rate in rates))
-        for search in searches
-    ]
-    caption = (
-        "Accuracy after the last round, mean (deviation) over seeds. Bold: the rate chosen. The choice looks at the"
-        " test split, as published choices of these rates did: what it reaches there is a little flattered."
-    )
-    headings = ("data set", "α", *(("setting",) if told else ()), *(f"{rate:g}" for rate in rates))
+    differing = list(dict.fromkeys(name for names in _differing(searches).values() for name in names))
+    rows = []
+    for search in searches:
+        (dataset, alpha), chosen = search.place, search.chosen
+        setting = ", ".join(f"{name} {setting_text(search.settings.get(name))}" for name in differing)
+        head = [Cell(dataset_name(dataset), dataset), Cell("" if alpha is None else f"{alpha:g}", alpha)]
+        head += [Cell(setting, setting)] if differing else []
+        rows.append((*head, *(_cell(search.by_rate.get(rate, ()), bold=chosen == rate) for rate in rates)))
+    caption = "Accuracy after the last round, mean (deviation) over seeds. Bold: the rate chosen, on the test split as "
+    caption += "published choices were: what it reaches there is a little flattered."
+    headings = ("data set", "α", *(("setting",) if differing else ()), *(f"{rate:g}" for rate in rates))
     return Table("tuning", "Accuracy by learning rate", headings, tuple(rows), caption)
 
 
-def tuning_words(rates: Mapping[Place, float]) -> tuple[str, ...]:
-    """The chosen rates, one sentence per data set."""
-    by_dataset: dict[str, list[str]] = {}
-    for (dataset, alpha), rate in rates.items():
-        by_dataset.setdefault(dataset, []).append(f"{rate:g}" + ("" if alpha is None else f" at α = {alpha:g}"))
-    return tuple(f"{dataset_name(name)}: the best learning rate is {', '.join(of)}." for name, of in by_dataset.items())
+def tuning_headline(rates: Mapping[DatasetAlpha, float]) -> str:
+    """The chosen rates; empty where there are none."""
+    chosen = [f"{rate:g} on {place_name(*place)}" for place, rate in rates.items()]
+    return f"The best learning rate is {'; '.join(chosen)}." if chosen else ""
 
 
 def _searches(curves: Sequence[Curve]) -> list[_Search]:
@@ -92,30 +91,15 @@ def _searches(curves: Sequence[Curve]) -> list[_Search]:
     return sorted(found.values(), key=lambda search: (dataset_rank(search.place[0]), search.place[1] or 0.0))
 
 
-def _differing(searches: Sequence[_Search]) -> list[str]:
-    return varying_settings([search.settings for search in searches])
-
-
-def _all_differing(searches: Sequence[_Search]) -> list[str]:
-    """The settings in which searches of one data set and α differ anywhere; places may differ in theirs by design."""
-    by_place: dict[Place, list[_Search]] = {}
+def _differing(searches: Sequence[_Search]) -> dict[DatasetAlpha, list[str]]:
+    """The settings in which searches of one data set and α differ; places may differ in theirs by design."""
+    by_place: dict[DatasetAlpha, list[Mapping[str, Any]]] = {}
     for search in searches:
-        by_place.setdefault(search.place, []).append(search)
-    return list(dict.fromkeys(name for of in by_place.values() for name in _differing(of)))
-
-
-def _head(search: _Search, told: Sequence[str]) -> tuple[Cell, ...]:
-    dataset, alpha = search.place
-    setting = ", ".join(f"{name} {setting_text(search.settings.get(name))}" for name in told)
-    place = (Cell(dataset_name(dataset), dataset), Cell("" if alpha is None else f"{alpha:g}", alpha))
-    return (*place, Cell(setting, setting)) if told else place
+        by_place.setdefault(search.place, []).append(search.settings)
+    return {place: varying_settings(settings) for place, settings in by_place.items()}
 
 
 def _cell(curves: Sequence[Curve], *, bold: bool) -> Cell:
-    if curves and _diverged(curves) == len(curves):
+    if curves and all(curve.diverged for curve in curves):
         return Cell("diverged", note=score_of(curves, _LAST).note)
     return score_of(curves, _LAST).cell(bold=bold) if curves else Cell(NOTHING)
-
-
-def _diverged(curves: Sequence[Curve]) -> int:
-    return sum(curve.diverged for curve in curves)

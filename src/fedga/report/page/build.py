@@ -4,39 +4,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.report.documents import Picture, Section, Table
+from fedga.report.documents import Section
 from fedga.report.general import general_pictures
 from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
 from fedga.report.page.payload import pack
-from fedga.report.page.repeat import repeat
+from fedga.report.page.repeat import KnownCommands, repeat
 from fedga.report.page.shared import LONG, TableView
-from fedga.report.page.story import plural, tell
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
-from fedga.report.page.tables import best_tables, partitions_table, results_table
+from fedga.report.page.tables import partitions_table, results_table
 from fedga.report.page.template import environment
-from fedga.report.words import listed
+from fedga.report.page.winners import best_tables, headline, troubles_table
+from fedga.report.words import listed, plural
 from fedga.store.database import FILE_NAME
 from fedga.version import __version__
 
-_SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "looks", "page")
+_SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "clients", "page")
 
 
 def write_page(
-    folder: Path, target: Path, sections: Sequence[Section] = (), *, title: str = "", called: str = ""
+    folder: Path,
+    target: Path,
+    sections: Sequence[Section] = (),
+    *,
+    title: str = "",
+    called: str = "",
+    known: KnownCommands | None = None,
 ) -> Path:
     """Write the page of a results folder, whole or not at all; ``sections`` come after its summary.
 
     A folder that has no runs makes a page too if there are sections to show. ``called`` is the folder's name on the
-    page, for one that is read where an archive was unpacked.
+    page, for one that is read where an archive was unpacked. ``known`` says which commands made runs of the folder,
+    where that was not ``fedga run``.
     """
     if target.is_dir():
         raise FedGAError(f"the page cannot be written to {str(target)!r}, which is a folder: give a file with --out")
@@ -48,12 +54,12 @@ def write_page(
     called = called or str(folder)
     study = read_study(folder, called) if not sections or (folder / FILE_NAME).is_file() else None
     contents = _frame(called, sections, title or _title(called, study))
-    contents |= {"study": study, **(_contents(study) if study else {})}
+    contents |= {"study": study, **(_contents(study, known) if study else {})}
     return _write(templates.get_template("page.html").render(contents), target)
 
 
 def results_section(folder: Path) -> Section:
-    """The tables of a folder's page, and the general pictures, for who wants them as files; none without runs."""
+    """The tables of a folder's page and the general pictures, to be written as files; none without runs."""
     if not (folder / FILE_NAME).is_file():
         return Section("results", "Results")
     study = read_study(folder)
@@ -69,8 +75,7 @@ def _read(name: str) -> str:
 def _title(called: str, study: Study | None) -> str:
     if study is None:
         return f"Results in {Path(called).name}"
-    datasets = list(dict.fromkeys(place.dataset_label for place in study.places))
-    return f"Federated learning on {listed(datasets)}".replace("-", "\u2011")  # CIFAR-10 is one word
+    return f"Federated learning on {listed(study.dataset_labels)}".replace("-", "\u2011")  # CIFAR-10 is one word
 
 
 def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, Any]:
@@ -83,24 +88,23 @@ def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, An
         "version": __version__,
         "css": Markup(_read("page.css")),
         "script": Markup("\n".join(_read(f"{name}.js") for name in _SCRIPTS)),
-        "sections": [SectionView.of(section) for section in sections],
+        "sections": [_section_view(section) for section in sections],
     }
 
 
-def _contents(study: Study) -> dict[str, Any]:
-    """What a page tells of runs."""
-    results = results_table(study)
-    partitions = partitions_table(study)
-    again = repeat(study)
-    story = tell(study)
+def _contents(study: Study, known: KnownCommands | None) -> dict[str, Any]:
+    """What a page shows of runs."""
+    results, again = results_table(study), repeat(study, known)
+    partitions, troubles = partitions_table(study), troubles_table(study)
+    choices = {at: list(dict.fromkeys(row[at].text for row in results.table.rows)) for at in results.columns}
     return {
-        "story": story,
-        "more": plural(len(story.more), "more comparison"),
+        "headline": headline(study),
         "overview": draw_overview(study),
         "size": (WIDTH, HEIGHT),
         "best": [TableView(table) for table in best_tables(study)],
+        "troubles": TableView(troubles) if troubles else None,
         "results": TableView(results.table),
-        "filters": [(at, results.table.headings[at], _choices(results.table, at)) for at in results.columns],
+        "filters": [(at, results.table.headings[at], texts) for at, texts in choices.items()],
         "packed": pack(study),
         "partitions": TableView(partitions) if partitions else None,
         "costs": [TableView(table) for table in cost_tables(study)],
@@ -111,39 +115,20 @@ def _contents(study: Study) -> dict[str, Any]:
     }
 
 
-def _choices(table: Table, column: int) -> list[str]:
-    return list(dict.fromkeys(row[column].text for row in table.rows))
-
-
-@dataclass(frozen=True)
-class PictureView:
-    """A picture as the page shows it."""
-
-    picture: Picture
-    source: str
-    width: float  # in CSS pixels
-
-
-@dataclass(frozen=True)
-class SectionView:
-    """A section with its tables and pictures made."""
-
-    id: str
-    short: str  # its title in the table of contents
-    section: Section
-    tables: tuple[TableView, ...]
-    pictures: tuple[PictureView, ...]
-
-    @classmethod
-    def of(cls, section: Section) -> SectionView:
-        name = re.sub(r"[^a-z0-9]+", "-", section.name.lower()).strip("-")
-        tables = tuple(TableView(table) for table in section.tables)
-        pictures = []
-        for picture in section.pictures:
-            figure = picture.draw()
-            pictures.append(PictureView(picture, svg_url(figure), 96 * float(figure.get_size_inches()[0])))
-        short = section.title if len(section.title) <= LONG else section.title.partition(":")[0]
-        return cls(f"section-{name}", short, section, tables, tuple(pictures))
+def _section_view(section: Section) -> dict[str, Any]:
+    """A section with its tables and pictures made; ``short`` is its title in the table of contents."""
+    pictures = []
+    for picture in section.pictures:
+        figure = picture.draw()
+        width = round(96 * float(figure.get_size_inches()[0]))  # in CSS pixels
+        pictures.append({"picture": picture, "source": svg_url(figure), "width": width})
+    return {
+        "id": "section-" + re.sub(r"[^a-z0-9]+", "-", section.name.lower()).strip("-"),
+        "short": section.title if len(section.title) <= LONG else section.title.partition(":")[0],
+        "section": section,
+        "tables": [TableView(table) for table in section.tables],
+        "pictures": pictures,
+    }
 
 
 def _write(text: str, target: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,47 +15,41 @@ from fedga.drawing.style import base_name, display_name
 from fedga.errors import FedGAError
 from fedga.models import MODELS, build_model
 from fedga.plugins import received_part
-from fedga.report.costs import algorithms_rows, human_bytes
+from fedga.report.costs import algorithms_rows, cost_columns, human_bytes
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.page.study import Study
-from fedga.report.series import setting_text
 from fedga.spec.catalog import find_source
 from fedga.spec.settings import RunSpec
 from fedga.store.code import stored_code
 
 _FLOAT = 4
+_HEADINGS = (
+    "extra up",
+    "extra down",
+    "extra forward passes",
+    "the server learns",
+    "a client keeps",
+    "the server needs",
+    "options",
+    "from",
+)
 _OPTIONAL = ("a client keeps", "the server needs", "options")  # columns that may be left out
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network that runs trained: its name, what it was for, and its size where that can be known."""
-
-    model: str
-    datasets: tuple[str, ...]
-    parameters: int | None
-    classes: int
-
-
-def networks(study: Study) -> list[Network]:
-    """The networks of a study, each once; those of equal size and classes cost the same."""
+def networks(study: Study) -> dict[tuple[str, int | None, int], list[str]]:
+    """Model, parameters (None where unknown) and classes of every network that runs trained -> its data sets."""
     found: dict[tuple[str, int | None, int], list[str]] = {}
-    shapes: dict[tuple[str, str, str], tuple[int | None, int]] = {}
-    for run in study.runs:
-        key = (run.spec.model, run.spec.norm, run.spec.dataset)
-        if key not in shapes:
-            shapes[key] = _size(study, run.spec)
-            found.setdefault((run.spec.model, *shapes[key]), []).append(study.labels[run.spec.dataset])
-    return [
-        Network(model, tuple(dict.fromkeys(datasets)), parameters, classes)
-        for (model, parameters, classes), datasets in found.items()
-    ]
+    for spec in {(run.spec.model, run.spec.norm, run.spec.dataset): run.spec for run in study.runs}.values():
+        labels = found.setdefault((spec.model, *_size(study, spec)), [])
+        labels += [label for label in [study.labels[spec.dataset]] if label not in labels]
+    return found
 
 
 def _size(study: Study, spec: RunSpec) -> tuple[int | None, int]:
     """Parameters and classes. Only our own networks are built: a results file must not choose what code runs here."""
     classes = study.classes(spec.dataset) or 0
-    shape = _input_shape(study.folder, spec)
+    source = find_source(spec.dataset)
+    shape = source.shape if source is not None else _saved_shape(study.folder, spec.dataset)
     if spec.model not in MODELS or shape is None or not classes:
         return None, classes
     try:
@@ -65,11 +58,6 @@ def _size(study: Study, spec: RunSpec) -> tuple[int | None, int]:
     except Exception:  # a shape that this network was never made for: the page does without the number
         return None, classes
     return sum(p.numel() for p in model.parameters()), classes
-
-
-def _input_shape(folder: Path, spec: RunSpec) -> tuple[int, ...] | None:
-    source = find_source(spec.dataset)
-    return source.shape if source is not None else _saved_shape(folder, spec.dataset)
 
 
 def _saved_shape(folder: Path, dataset: str) -> tuple[int, ...] | None:
@@ -94,31 +82,21 @@ def cost_tables(study: Study) -> list[Table]:
     known = {name: kind for name in ran if (kind := _class_of(name))}
     notes = _code_notes(study, ran - ALGORITHMS.keys(), known)
     tables = []
-    for number, network in enumerate(networks(study)):
-        rows = algorithms_rows(network.parameters or 0, network.classes, known)
-        columns = _columns(rows, sized=network.parameters is not None)
-        shown = {heading: cells for heading, cells in columns.items() if any(cells) or heading not in _OPTIONAL}
+    for number, ((model, parameters, classes), datasets) in enumerate(networks(study).items()):
+        rows = algorithms_rows(parameters or 0, classes, known)
+        columns = cost_columns(rows, sized=parameters is not None)
+        columns["from"] = [row["citation"] for row in rows]
+        wanted = _HEADINGS if parameters is not None else _HEADINGS[2:]
+        shown = {name: columns[name] for name in wanted if any(columns[name]) or name not in _OPTIONAL}
         named = [(Cell(display_name(row["algorithm"]), note=notes.get(row["algorithm"], "")),) for row in rows]
         cells = [[Cell(text or NOTHING) for text in texts] for texts in zip(*shown.values(), strict=True)]
         complete = [(*name, *others) for name, others in zip(named, cells, strict=True)]
         unknown = [Cell(NOTHING)] * len(shown)
         complete += [(Cell(display_name(name), note=notes[name]), *unknown) for name in sorted(ran - known.keys())]
-        title = f"{network.model} on {', '.join(network.datasets)}"
+        title = f"{model} on {', '.join(datasets)}"
         name = f"costs-{number}" if number else "costs"
-        tables.append(Table(name, title, ("algorithm", *shown), tuple(complete), _cost_caption(network)))
+        tables.append(Table(name, title, ("algorithm", *shown), tuple(complete), _cost_caption(parameters)))
     return tables
-
-
-def _columns(rows: list[dict[str, Any]], *, sized: bool) -> dict[str, list[str]]:
-    bytes_sent = {"extra up": [_up(row) for row in rows], "extra down": [_down(row) for row in rows]}
-    return (bytes_sent if sized else {}) | {
-        "extra forward passes": [row["extra_forward_passes"] for row in rows],
-        "the server learns": [row["server_learns"] for row in rows],
-        "a client keeps": [_kept(row, sized) for row in rows],
-        "the server needs": [_needed(row) for row in rows],
-        "options": [_options(row) for row in rows],
-        "from": [row["citation"] for row in rows],
-    }
 
 
 def _class_of(name: str) -> type[Algorithm] | None:
@@ -134,44 +112,17 @@ def _class_of(name: str) -> type[Algorithm] | None:
 
 
 def _code_notes(study: Study, own: set[str], known: Mapping[str, Any]) -> dict[str, str]:
-    """What is to be said of algorithms of somebody's own whose code is not, or is no longer, the one that trained."""
-    missing = "its code is not here, so that what it costs cannot be told; fedga.toml of its project names it"
+    """Notes on algorithms of somebody's own whose code is not, or is no longer, the one that trained."""
+    missing = "its code is not here, so its cost is unknown; fedga.toml of its project names it"
     notes = dict.fromkeys(own - known.keys(), missing)
     for code in stored_code(study.folder):
         if code.kind == "algorithms" and code.name in known and code.fate:
-            notes[code.name] = f"{code.origin or code.name} {code.fate}: what it costs is told of today's code"
+            notes[code.name] = f"{code.origin or code.name} {code.fate}: the cost is that of today's code"
     return notes
 
 
-def _cost_caption(network: Network) -> str:
+def _cost_caption(parameters: int | None) -> str:
     beyond = "Per client and round, beyond what FedAvg sends: the model, once down and once up"
-    if network.parameters is None:
-        return f"{beyond}. How large this network is cannot be told here, so bytes are left out."
-    size = human_bytes(_FLOAT * network.parameters)
-    return f"{beyond} ({network.parameters:,} parameters, {size}). A dash is nothing."
-
-
-def _up(row: Mapping[str, Any]) -> str:
-    survey = row["survey_up_bytes"]
-    own = human_bytes(row["extra_up_bytes"] - survey)
-    return "; ".join(part for part in (own, f"{human_bytes(survey)} from every client" if survey else "") if part)
-
-
-def _down(row: Mapping[str, Any]) -> str:
-    survey = row["survey_down_bytes"]
-    asked = f"{human_bytes(survey)} to each client not active" if survey else ""
-    return "; ".join(part for part in (human_bytes(row["extra_down_bytes"]), asked) if part)
-
-
-def _kept(row: Mapping[str, Any], sized: bool) -> str:
-    size = f" ({human_bytes(row['client_keeps_bytes'])})" if sized and row["client_keeps"] else ""
-    return row["client_keeps"] + size
-
-
-def _needed(row: Mapping[str, Any]) -> str:
-    number = row["server_samples_per_class"]
-    return f"{number} samples of each class" if number else ""
-
-
-def _options(row: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={setting_text(value)}" for name, value in row["options"].items())
+    if parameters is None:
+        return f"{beyond}. The size of this network is unknown here, so bytes are left out."
+    return f"{beyond} ({parameters:,} parameters, {human_bytes(_FLOAT * parameters)}). A dash is nothing."

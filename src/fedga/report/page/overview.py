@@ -5,88 +5,28 @@ It stands in the page as it is, with no script to draw it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from fedga.drawing.style import drawing
 from fedga.report.page.marks import svg_style
 from fedga.report.page.shared import Tick
-from fedga.report.page.story import Found, absentees, ended_of, plus_minus
-from fedga.report.page.study import Cohort, Member, Place, Study
+from fedga.report.page.study import Cohort, Member, Scenario, Study
+from fedga.report.page.winners import Found, ended_of
+from fedga.report.summary import plus_minus
 
 WIDTH, HEIGHT = 310, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 10, 40
 _MOST_LINES = 16
 _METRIC = "accuracy"
-_MOST_NAMED = 6
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A mean with its deviation over seeds."""
+def draw_overview(study: Study) -> dict[str, Any]:
+    """What the template needs: panels over α, panels of dots, one line of each label for the legend.
 
-    x: float
-    y: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Line:
-    """One algorithm under one setting over α, and its values in words."""
-
-    label: str
-    style: dict[str, Any]
-    path: str
-    marks: tuple[Mark, ...]
-    said: str
-
-
-@dataclass(frozen=True)
-class AlphaPanel:
-    """One data set: lines over α, in pixels of a picture of WIDTH × HEIGHT."""
-
-    title: str
-    across: tuple[Tick, ...]
-    up: tuple[Tick, ...]
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True)
-class Dot:
-    """One algorithm under one setting: places are per cent of the width."""
-
-    label: str
-    value: str
-    style: dict[str, Any]
-    at: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class DotPanel:
-    """One data set at its only α: a row per algorithm and setting."""
-
-    title: str
-    ticks: tuple[Tick, ...]
-    dots: tuple[Dot, ...]
-
-
-@dataclass(frozen=True)
-class Overview:
-    """Panels of both kinds, and one line of each label for the legend."""
-
-    over_alpha: tuple[AlphaPanel, ...]
-    dots: tuple[DotPanel, ...]
-    legend: dict[str, Line]
-    left_out: int  # settings of a single algorithm, which the tables have
-    unfinished: tuple[str, ...]  # whose lines and dots are missing until they are done
-
-
-def draw_overview(study: Study) -> Overview:
-    by_dataset: dict[str, list[Place]] = {}
+    ``left_out`` counts settings of a single algorithm, which the tables have.
+    """
+    by_dataset: dict[str, list[Scenario]] = {}
     for place in study.places:
         by_dataset.setdefault(place.dataset, []).append(place)
     left_out = {
@@ -96,34 +36,20 @@ def draw_overview(study: Study) -> Overview:
     }
     panels = [_over_alpha(places) for places in by_dataset.values() if len(places) > 1]
     dots = [_dots(places[0]) for places in by_dataset.values() if len(places) == 1]
-    legend = {line.label: line for panel in panels for line in panel.lines}
-    return Overview(
-        tuple(panel for panel in panels if panel.lines),
-        tuple(panel for panel in dots if panel.dots),
-        legend,
-        len(left_out),
-        tuple(_unfinished(by_dataset.values())),
-    )
+    return {
+        "over_alpha": [panel for panel in panels if panel["lines"]],
+        "dots": [panel for panel in dots if panel["dots"]],
+        "legend": {line["label"]: line for panel in panels for line in panel["lines"]},
+        "left_out": len(left_out),
+    }
 
 
-def _chosen(places: Sequence[Place]) -> Found:
+def _chosen(places: Sequence[Scenario]) -> Found:
     return [(place, cohort) for place in places for cohort in shown_cohorts(place.cohorts)]
 
 
-def _unfinished(datasets: Iterable[Sequence[Place]]) -> list[str]:
-    """Who is in no panel for that reason, a few by name."""
-    names = [
-        f"{cohort.label(member)} on {place.title}"
-        for places in datasets
-        for place, cohort, member in absentees(_chosen(places))
-        if member.why_not == "unfinished"
-    ]
-    more = len(names) - _MOST_NAMED
-    return [*names[:_MOST_NAMED], f"{more} more"] if more > 1 else names
-
-
 def _title(title: str, drawn: Found) -> str:
-    """What all panels say of the last round is not so where nobody is at its end."""
+    """With a remark where no run is at its last round."""
     return title if any(cohort.finished for _, cohort in drawn) else f"{title}, unfinished"
 
 
@@ -154,19 +80,19 @@ def _edges(member: Member) -> tuple[float, float, float]:
     return middle - wide, middle, middle + wide
 
 
-def _over_alpha(places: Sequence[Place]) -> AlphaPanel:
-    found: dict[str, list[tuple[int, Cohort, Member]]] = {}
+def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
+    """One data set: lines over α, in pixels of a picture of WIDTH × HEIGHT."""
+    found: dict[str, list[tuple[int, Member]]] = {}
     drawn = ended_of(_chosen(places))
     for place, cohort in drawn:
         for member in filter(_known, cohort.contestants):
-            found.setdefault(cohort.label(member), []).append((places.index(place), cohort, member))
-    found = {
-        label: entries for label, entries in found.items() if 2 * len(entries) > len({place for place, _ in drawn})
-    }
+            found.setdefault(cohort.label(member), []).append((places.index(place), member))
+    least = len({place for place, _ in drawn}) / 2
+    found = {label: entries for label, entries in found.items() if len(entries) > least}
     # Means set the scale: one whisker of many must not flatten all lines.
-    values = [member.row[_METRIC] for entries in found.values() for _, _, member in entries]
-    room = 0.08 * (max(values, default=1) - min(values, default=0)) or 0.01
-    low, high = min(values, default=0) - room, max(values, default=1) + room
+    means = [member.row[_METRIC] for entries in found.values() for _, member in entries]
+    room = 0.08 * (max(means, default=1) - min(means, default=0)) or 0.01
+    low, high = min(means, default=0) - room, max(means, default=1) + room
     ticks = nice_ticks(low, high, 6)
     step = (WIDTH - _LEFT - _RIGHT) / max(len(places) - 1, 1)
 
@@ -178,23 +104,25 @@ def _over_alpha(places: Sequence[Place]) -> AlphaPanel:
     for number, (label, entries) in enumerate(found.items()):
         shift = 1.6 * (number % 5 - 2)  # whiskers side by side
         marks = []
-        for at, _, member in entries:
+        for at, member in entries:
             below, middle, above = map(height, _edges(member))
-            marks.append(Mark(round(_LEFT + at * step + shift, 1), middle, below, above))
-        path = "M" + "L".join(f"{mark.x} {mark.y}" for mark in marks)
-        said = "; ".join(f"α = {places[at].alpha_label}: {_value(member)}" for at, _, member in entries)
-        lines.append(Line(label, svg_style(entries[0][2].style), path, tuple(marks), f"{label}. {said}"))
-    across = tuple(Tick(round(_LEFT + at * step, 1), place.alpha_label) for at, place in enumerate(places))
-    up = tuple(Tick(height(tick), tick_text(tick, ticks)) for tick in ticks)
-    return AlphaPanel(_title(places[0].dataset_label, drawn), across, up, tuple(lines))
+            marks.append({"x": round(_LEFT + at * step + shift, 1), "y": middle, "low": below, "high": above})
+        path = "M" + "L".join(f"{mark['x']} {mark['y']}" for mark in marks)
+        said = f"{label}. " + "; ".join(f"α = {places[at].alpha_label}: {_value(member)}" for at, member in entries)
+        style = svg_style(entries[0][1].style)
+        lines.append({"label": label, "style": style, "path": path, "marks": marks, "said": said})
+    across = [Tick(round(_LEFT + at * step, 1), place.alpha_label) for at, place in enumerate(places)]
+    up = [Tick(height(tick), tick_text(tick, ticks)) for tick in ticks]
+    return {"title": _title(places[0].dataset_label, drawn), "across": across, "up": up, "lines": lines}
 
 
-def _dots(place: Place) -> DotPanel:
+def _dots(place: Scenario) -> dict[str, Any]:
+    """One data set at its only α: a row per algorithm and setting; places are per cent of the width."""
     drawn = ended_of(_chosen([place]))
     chosen = [(cohort, member) for _, cohort in drawn for member in cohort.contestants if _known(member)]
-    values = [edge for _, member in chosen for edge in _edges(member)]
-    ticks = nice_ticks(min(values, default=0), max(values, default=1), 4)
-    low, high = min([*values, *ticks[:1]]), max([*values, *ticks[-1:]])
+    edges = [edge for _, member in chosen for edge in _edges(member)]
+    ticks = nice_ticks(min(edges, default=0), max(edges, default=1), 4)
+    low, high = min([*edges, *ticks[:1]]), max([*edges, *ticks[-1:]])
 
     def across(value: float) -> float:
         return round(100 * (value - low) / ((high - low) or 1), 2)
@@ -202,10 +130,10 @@ def _dots(place: Place) -> DotPanel:
     dots = []
     for cohort, member in chosen:
         below, middle, above = map(across, _edges(member))
-        dots.append(Dot(cohort.label(member), _value(member), svg_style(member.style), middle, below, above))
-    return DotPanel(
-        _title(place.title, drawn), tuple(Tick(across(tick), tick_text(tick, ticks)) for tick in ticks), tuple(dots)
-    )
+        dot = {"label": cohort.label(member), "value": _value(member), "style": svg_style(member.style)}
+        dots.append({**dot, "at": middle, "low": below, "high": above})
+    shown = [Tick(across(tick), tick_text(tick, ticks)) for tick in ticks]
+    return {"title": _title(place.title, drawn), "ticks": shown, "dots": dots}
 
 
 def _value(member: Member) -> str:
@@ -213,21 +141,17 @@ def _value(member: Member) -> str:
 
 
 def nice_ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers between two values, two to ``most`` of them.
+    """Round numbers between two values, at most ``most`` of them.
 
     >>> nice_ticks(0.71, 0.93, 5)
     [0.75, 0.8, 0.85, 0.9]
     """
-    span = high - low
-    if not span > 0:
-        return [low]
-    for exponent in range(math.floor(math.log10(span)) - 1, math.floor(math.log10(span)) + 2):
-        for factor in (1, 2, 5):
-            step = factor * 10.0**exponent
-            first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-            if last - first < most:
-                return [round(place * step, 12) for place in range(first, last + 1)]
-    return [low]
+    with drawing():
+        from matplotlib.ticker import MaxNLocator
+
+        ticks = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
+    inside = [round(float(tick), 12) for tick in ticks if low - 1e-9 <= tick <= high + 1e-9]
+    return inside if high > low and inside else [low]
 
 
 def tick_text(tick: float, ticks: Iterable[float]) -> str:

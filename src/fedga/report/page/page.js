@@ -60,13 +60,13 @@ function startDownloads(data) {
 async function startCharts() {
   if (!("DecompressionStream" in window)) {
     const notice = "This browser is too old to draw this; the tables are complete.";
-    for (const place of findAll("#plot, #map, #looks")) place.append(html("p", { class: "notice" }, notice));
+    for (const place of findAll("#plot, #map, #client-charts")) place.append(html("p", { class: "notice" }, notice));
     return;
   }
   const data = JSON.parse(await unpack("charts-data"));
   new Plot(find("#plot"), data);
   if (find("#map")) new HeatMap(find("#map"), data);
-  if (find("#looks")) new Looks(find("#looks"), data);
+  if (find("#client-charts")) new ClientCharts(find("#client-charts"), data);
   startDownloads(data);
 }
 

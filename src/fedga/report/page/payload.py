@@ -19,8 +19,8 @@ import numpy as np
 
 from fedga.drawing.heatmap import RAMP, counts_summary
 from fedga.drawing.style import GAINED, LOST
+from fedga.measures.columns import metric_column
 from fedga.report.curves import Curve
-from fedga.report.lines import METRIC_NAMES
 from fedga.report.page.marks import svg_style
 from fedga.report.page.overview import compared, shown_cohorts
 from fedga.report.page.study import Member, Study
@@ -33,7 +33,7 @@ from fedga.store.store import Store
 MOST_ROUNDS = 150  # of a run, in a chart
 FEWEST_ROUNDS = 20
 MOST_VALUES = 500_000  # of all curves together
-MAIN_SHARE = 0.4  # of these, for the metrics that are looked at first
+MAIN_SHARE = 0.4  # of these, for the metrics shown first
 FINE_VALUES = 150_000  # up to so many, values keep six digits
 MOST_ROWS = 30_000  # of the whole CSV
 MOST_CSV_BYTES = 1_200_000  # packed
@@ -41,15 +41,6 @@ MOST_CLIENTS = 100  # of a heat map
 _MAIN = ("accuracy", "averaged_accuracy")
 _MANY_CLASSES = 20  # with more of them, fewer clients are shown and their accuracies to a per cent
 _DEFAULT_LINES = 14
-
-_GROUPS = {"": "global model", "averaged": "model averaged over rounds", "clients": "active clients"}
-_OWN_NAMES = {
-    "ea_ratio": "EA ratio",
-    "client_ea_ratio": "EA ratio of clients' models",
-    "forgetting_frequent": "accuracy lost on frequent classes",
-    "forgetting_rare": "accuracy lost on rare classes",
-    "forgetting_missing": "accuracy lost on missing classes",
-}
 
 
 @dataclass(frozen=True)
@@ -63,13 +54,13 @@ class Packed:
     other_rounds: int  # that a curve of another metric keeps
     thinned: bool
     digits: int
-    looked: bool  # whether the folder knows any client before and after its training
+    evaluated: bool  # whether the folder knows any client before and after its training
 
 
 def pack(study: Study) -> Packed:
     rows = sum(len(curve.rounds) for curve in study.curves)
     csv = _whole_csv(study) if rows <= MOST_ROWS else ""
-    lines, looks = _Lines(study.curves), _looks(study)
+    lines, clients = _Lines(study.curves), _client_evaluations(study)
     data = {
         "metrics": lines.metrics,
         "scale": 10**lines.digits,
@@ -78,7 +69,7 @@ def pack(study: Study) -> Packed:
         "rounds": lines.rounds,
         "runs": _runs(study, lines, with_names=not csv),
         "maps": _maps(study),
-        **looks,
+        **clients,
         "ramp": RAMP,
         "lost": LOST,
         "gained": GAINED,
@@ -86,12 +77,19 @@ def pack(study: Study) -> Packed:
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Packed(
-        _zip(text), csv, rows, lines.main_rounds, lines.other_rounds, lines.thinned, lines.digits, bool(looks["looks"])
+        _zip(text),
+        csv,
+        rows,
+        lines.main_rounds,
+        lines.other_rounds,
+        lines.thinned,
+        lines.digits,
+        bool(clients["evaluations"]),
     )
 
 
 def _zip(text: str) -> str:
-    """The same text gives the same letters: gzip is not told the time."""
+    """The same text gives the same letters: gzip gets no time."""
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
@@ -110,8 +108,9 @@ class _Lines:
         found = {name for curve in curves for name in curve.values}
         self.names = [*(name for name in METRICS if name in found), *sorted(found.difference(METRICS))]
         self.metrics = [_metric(name) for name in self.names]
-        main = [_measured(curve, name) for curve in curves for name in _MAIN]
-        others = [_measured(curve, name) for curve in curves for name in self.names if name not in _MAIN]
+        counts = {name: [int((~np.isnan(curve.metric(name))).sum()) for curve in curves] for name in self.names}
+        main = [number for name in self.names if name in _MAIN for number in counts[name]]
+        others = [number for name in self.names if name not in _MAIN for number in counts[name]]
         self.main_rounds = _most_rounds(main, MAIN_SHARE * MOST_VALUES if others else MOST_VALUES)
         kept = _kept(main, self.main_rounds)
         self.other_rounds = min(_most_rounds(others, MOST_VALUES - kept), self.main_rounds)
@@ -134,7 +133,7 @@ class _Lines:
             known = known[np.linspace(0, len(known) - 1, most).round().astype(int)]
         rounds = self._place(curve.rounds[known])
         values = values[known]
-        if "ea_ratio" in name or not np.isfinite(values).all() or np.abs(values).max() >= 1000:
+        if metric_column(name).ratio or not np.isfinite(values).all() or np.abs(values).max() >= 1000:
             return [rounds, [_significant(value, self.digits) for value in values.tolist()], 1]
         whole = np.rint(values * 10**self.digits).astype(np.int64)
         return [rounds, np.diff(whole, prepend=0).tolist()]
@@ -144,10 +143,6 @@ class _Lines:
             self._places[key] = len(self.rounds)
             self.rounds.append(np.diff(rounds, prepend=0).tolist())
         return self._places[key]
-
-
-def _measured(curve: Curve, name: str) -> int:
-    return int(np.count_nonzero(~np.isnan(curve.metric(name))))
 
 
 def _kept(measured: Sequence[int], most: int) -> int:
@@ -173,17 +168,9 @@ def _significant(value: float, digits: int) -> float | int | str:
 
 
 def _metric(name: str) -> dict[str, Any]:
-    averaged = name.startswith("averaged_")
-    base = name.removeprefix("averaged_")
-    own = name.startswith(("client_", "forgetting_"))
-    label = _OWN_NAMES.get(base) or METRIC_NAMES.get(base, base.replace("_", " "))
-    return {
-        "name": name,
-        "label": label + (", averaged model" if averaged else ""),
-        "group": _GROUPS["averaged" if averaged else "clients" if own else ""],
-        "ratio": int("ea_ratio" in name),  # heavy-tailed: median and range on a logarithm
-        "bounded": int(base in ("accuracy", "macro_f1", "balanced_accuracy")),
-    }
+    column = metric_column(name)
+    numbers = {"ratio": int(column.ratio), "bounded": int(column.bounded)}  # a ratio: median and range on a logarithm
+    return {"name": name, "label": column.title, "group": column.measured_on, **numbers}
 
 
 def _place(study: Study, lines: _Lines, at: int) -> dict[str, Any]:
@@ -252,26 +239,26 @@ def _maps(study: Study) -> list[dict[str, Any]]:
     ]
 
 
-def _looks(study: Study) -> dict[str, list[Any]]:
-    """The last look at the active clients of every series, of its lowest seed; what several share is kept once."""
+def _client_evaluations(study: Study) -> dict[str, list[Any]]:
+    """The last evaluation of the active clients of every series, of its lowest seed; shared parts are kept once."""
     held: dict[str, int] = {}
     named: dict[str, int] = {}
-    looks = []
+    evaluations = []
     with Store(study.folder) as store:
         for at, place in enumerate(study.places):
             names = study.class_names(place.dataset)
             for cohort in compared(place.cohorts):
                 for member in cohort.members:
-                    if (seen := _last_look(store, member)) is not None:
-                        look = _look(seen[1], names, study.client_names(place.dataset))
-                        look |= {"place": at, "label": cohort.label(member), "seed": seen[0]}
-                        look["counts"] = held.setdefault(json.dumps(look["counts"]), len(held))
-                        look["classes"] = named.setdefault(json.dumps(look["classes"]), len(named))
-                        looks.append(look)
-    return {"looks": looks, "held": list(map(json.loads, held)), "classNames": list(map(json.loads, named))}
+                    if (seen := _last_evaluation(store, member)) is not None:
+                        one = _evaluation(seen[1], names, study.client_names(place.dataset))
+                        one |= {"place": at, "label": cohort.label(member), "seed": seen[0]}
+                        one["counts"] = held.setdefault(json.dumps(one["counts"]), len(held))
+                        one["classes"] = named.setdefault(json.dumps(one["classes"]), len(named))
+                        evaluations.append(one)
+    return {"evaluations": evaluations, "held": list(map(json.loads, held)), "classNames": list(map(json.loads, named))}
 
 
-def _look(seen: ClientRound, names: Sequence[str], called: Sequence[str]) -> dict[str, Any]:
+def _evaluation(seen: ClientRound, names: Sequence[str], called: Sequence[str]) -> dict[str, Any]:
     arrays = seen.arrays
     classes = arrays["class_counts"].shape[1]
     many = classes > _MANY_CLASSES
@@ -287,7 +274,7 @@ def _look(seen: ClientRound, names: Sequence[str], called: Sequence[str]) -> dic
     }
 
 
-def _last_look(store: Store, member: Member) -> tuple[int, ClientRound] | None:
+def _last_evaluation(store: Store, member: Member) -> tuple[int, ClientRound] | None:
     for curve in sorted(member.series.curves, key=lambda curve: curve.seed):
         if seen := store.client_rounds(curve.run_id):
             return curve.seed, seen[-1]

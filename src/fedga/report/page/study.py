@@ -1,6 +1,6 @@
-"""What a page is about: a results folder, read once and put into the order in which it is told.
+"""What a page is about: a results folder, read once and put in order.
 
-A place is a data set and an α. At a place the runs that differ in their algorithm alone form a cohort: only inside one
+A scenario is a data set and an α. In it, the runs that differ in their algorithm alone form a cohort: only inside one
 is "better than FedAvg" a statement about the algorithm.
 """
 
@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
-
-import numpy as np
 
 from fedga.drawing.style import LineStyle, base_name, display_name, line_style
 from fedga.errors import FedGAError
@@ -25,7 +23,11 @@ from fedga.spec.settings import SETTINGS, RunSpec
 from fedga.store.records import Partition, Run
 from fedga.store.store import Store
 
-_ONLY_LOOKS = ("evaluate_every", "diagnose_every", "server_average")  # settings that leave the trained model as it is
+_ONLY_EVALUATES = (
+    "evaluate_every",
+    "diagnose_every",
+    "server_average",
+)  # settings that leave the trained model as it is
 _NO_SETTING = ("dataset", "alpha", "algorithm", "algorithm_options", "seed")  # in which members of a cohort may differ
 
 
@@ -39,23 +41,14 @@ class Member:
     style: LineStyle
 
     @cached_property
-    def complete(self) -> list[Curve]:
-        """The runs that the row's means are made of."""
-        return [curve for curve in self.series.sound if curve.rounds[-1] == self.row["round"]]
-
-    @cached_property
     def finished(self) -> bool:
-        """Whether the row tells of runs that trained to their end."""
-        return any(curve.status == "done" for curve in self.complete)
+        """Whether the row is of runs that trained to their end."""
+        return any(of.status == "done" and of.rounds[-1] == self.row["round"] for of in self.series.sound)
 
     @property
     def why_not(self) -> str:
         """What keeps it out of a comparison, if it is in none."""
         return "diverged" if self.row["diverged"] == self.row["runs"] else "unfinished"
-
-    def by_seed(self, metric: str) -> dict[int, float]:
-        """The last value of every run in the means."""
-        return {curve.seed: curve.last(metric) for curve in self.complete if np.isfinite(curve.last(metric))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +83,7 @@ class Cohort:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Scenario:
     """A data set and an α."""
 
     dataset: str
@@ -113,15 +106,19 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A results folder as a page tells of it."""
+    """A results folder as a page shows it."""
 
     folder: Path
     called: str  # its name on the page
     runs: tuple[Run, ...]
     curves: tuple[Curve, ...]
-    places: tuple[Place, ...]
+    places: tuple[Scenario, ...]
     partitions: tuple[Partition, ...]
     labels: Mapping[str, str]  # data set -> its name on the page
+
+    @property
+    def dataset_labels(self) -> list[str]:
+        return list(dict.fromkeys(place.dataset_label for place in self.places))
 
     @property
     def again(self) -> str:
@@ -148,7 +145,7 @@ class Study:
 
 
 def read_study(folder: Path, called: str = "") -> Study:
-    """Everything a page needs but the looks at clients, which are read one by one when they are packed."""
+    """Everything a page needs but the evaluations of clients, which are read one by one when they are packed."""
     with Store(folder) as store:
         runs, partitions = store.runs(), store.partitions()
     curves = read_curves(folder)
@@ -184,13 +181,13 @@ def dataset_labels(datasets: Sequence[str]) -> dict[str, str]:
     return {dataset: name if shown.count(name) == 1 else str(PurePath(dataset)) for dataset, name in names.items()}
 
 
-def _places(curves: Sequence[Curve], labels: Mapping[str, str], specs: Mapping[str, RunSpec]) -> list[Place]:
+def _places(curves: Sequence[Curve], labels: Mapping[str, str], specs: Mapping[str, RunSpec]) -> list[Scenario]:
     rows = iter(summary_rows(curves, summary_metrics(curves)))
     places = []
     for panel in make_panels(curves):
         found = [(series, next(rows)) for series in panel.series]
         cohorts = _cohorts(found, specs, panel.dataset, panel.alpha)
-        places.append(Place(panel.dataset, panel.alpha, labels[panel.dataset], tuple(cohorts)))
+        places.append(Scenario(panel.dataset, panel.alpha, labels[panel.dataset], tuple(cohorts)))
     return sorted(places, key=lambda place: (dataset_rank(place.dataset), place.alpha is not None, place.alpha or 0))
 
 
@@ -222,10 +219,10 @@ def _cohorts(
 def _shared(series: Series, specs: Mapping[str, RunSpec]) -> dict[str, Any]:
     """All settings that the members of a cohort have in common, whether or not they tell runs of the folder apart.
 
-    What only looks at a model counts where a series is one of several that differ in nothing else.
+    What only evaluates a model counts where a series is one of several that differ in nothing else.
     """
     spec = specs.get(series.curves[0].run_id)
-    every = {} if spec is None else {name: getattr(spec, name) for name in SETTINGS if name not in _ONLY_LOOKS}
+    every = {} if spec is None else {name: getattr(spec, name) for name in SETTINGS if name not in _ONLY_EVALUATES}
     return {name: value for name, value in {**every, **series.settings}.items() if name not in _NO_SETTING}
 
 
@@ -240,7 +237,7 @@ def _names(cohorts: Sequence[Mapping[str, Any]], dataset: str, alpha: float | No
     """Preset and own settings of each cohort, as few of them as tell all apart."""
     varying = [name for name in varying_settings(cohorts) if name != "preset"]
     several = len({settings.get("preset") for settings in cohorts}) > 1
-    telling = [name for name in varying if name not in _ONLY_LOOKS]
+    telling = [name for name in varying if name not in _ONLY_EVALUATES]
     for names in (telling, varying):
         found = [
             (str(settings.get("preset") or ""), _own_settings(settings, names, dataset, alpha)) for settings in cohorts

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedga.drawing.canvas import Cell, LineEnd, compose, label_ends, text_width
-from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, line_style, shade
+from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, rows_and_columns, text_width
+from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, shade
+from fedga.measures.columns import metric_column
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, measured, panels_with
-from fedga.report.words import curves_caption, diverged_text, seeds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,13 +21,41 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 AVERAGED = ", averaged"
-METRIC_NAMES = {
-    "accuracy": "test accuracy",
-    "macro_f1": "macro F1",
-    "balanced_accuracy": "balanced accuracy",
-    "loss": "test loss",
-}
 _MARKERS = 7  # per line
+
+
+def seeds_text(panels: Sequence[Panel]) -> str:
+    """How many seeds the lines are made of."""
+    numbers = sorted({len(series.sound) for panel in panels for series in panel.series if series.sound})
+    if not numbers or numbers == [1]:
+        return "one seed"
+    return f"{numbers[0]} seeds" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
+
+
+def over_seeds(panels: Sequence[Panel], statistic: str, spread: str = "") -> str:
+    """What a line and its band are: "Mean over 3 seeds, band: their standard deviation."."""
+    seeds = seeds_text(panels)
+    return "One seed." if seeds == "one seed" else f"{statistic} over {seeds}{spread}."
+
+
+def curves_caption(panels: Sequence[Panel], metric: str) -> str:
+    """What lines, bands and crosses of `draw_accuracy` are."""
+    caption = over_seeds(panels, "Mean", ", band: their standard deviation")
+    if measured(panels, f"averaged_{metric}"):
+        caption += " Dotted: the model averaged over rounds on the server."
+    return caption + diverged_text(panels)
+
+
+def diverged_text(panels: Sequence[Panel]) -> str:
+    """Which runs a picture shows with a cross; empty if none."""
+    found = [
+        f"{len(series.diverged)} of {len(series.curves)} of {series.label}"
+        + (f" at {panel.title}" if len(panels) > 1 else "")
+        for panel in panels
+        for series in panel.series
+        if series.diverged
+    ]
+    return f" ×: runs that diverged, left out of the mean ({'; '.join(found)})." if found else ""
 
 
 def accuracy_curves(
@@ -43,16 +72,15 @@ def accuracy_curves(
         alone = len(panels) == 1
         legend = [] if alone else line_legend(panels, metric)
         room = max(text_width(end, SMALL) for panel in panels for end in end_texts(panel, metric, names=alone)) + 0.3
-        cell = Cell(5.6, 3.9, right=room, top=0.15) if alone else Cell(2.75, 2.3, right=room)
-        rows, columns = _grid(panels)
+        size = PanelSize(5.6, 3.9, right=room, top=0.15) if alone else PanelSize(2.75, 2.3, right=room)
         caption = curves_caption(panels, metric)
         heading = title or (panels[0].title if alone else "")
-        figure, axes = compose(rows, columns, cell, title=heading, legend=legend, caption=caption)
-        for at, panel in zip(axes, panels, strict=False):
+        grid = rows_and_columns(len(panels))
+        figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
+        for at, panel in zip(axes, panels, strict=True):
             limits = fitted_limits([panel], metric, from_start=from_start)
             draw_accuracy(at, panel, metric, names=alone, limits=limits)
             at.set_title("" if alone else panel.title)
-        _hide_unused(axes, len(panels))
     return figure
 
 
@@ -68,15 +96,13 @@ def ea_ratio_curves(curves: Sequence[Curve], *, title: str = "") -> Figure:
         caption = "1 is unbiased. Active clients: the mean of their models after local training. "
         caption += f"Median over {seeds_text(panels)}, band from the lowest to the highest seed.{diverged_text(panels)}"
         legend = line_legend(panels, "ea_ratio")
-        cell = Cell(3.7, 2.5, left=0.75)
+        size = PanelSize(3.7, 2.5, left=0.75)
         heading = title or ("" if len(panels) > 1 else f"Error asymmetry: {panels[0].title}")
-        figure, axes = compose(len(panels), len(known), cell, title=heading, legend=legend, caption=caption)
-        for row, panel in enumerate(panels):
-            for column, metric in enumerate(known):
-                at = axes[row * len(known) + column]
-                draw_ratio(at, panel, metric)
-                at.set_title(f"{panel.title}: {columns[metric]}" if len(panels) > 1 else columns[metric].capitalize())
-                at.set_ylabel("EA ratio" if column == 0 else "")
+        figure, axes = compose(len(panels), len(known), size, title=heading, legend=legend, caption=caption)
+        for at, (panel, metric) in zip(axes, itertools.product(panels, known), strict=True):
+            draw_ratio(at, panel, metric)
+            at.set_title(f"{panel.title}: {columns[metric]}" if len(panels) > 1 else columns[metric].capitalize())
+            at.set_ylabel("EA ratio" if metric == known[0] else "")
     return figure
 
 
@@ -84,23 +110,55 @@ def draw_accuracy(
     axes: Axes, panel: Panel, metric: str, *, names: bool, limits: tuple[float, float] | None = None
 ) -> None:
     """One panel's lines, limits and end labels; ``names`` puts the series' name beside its last value."""
-    ends: list[LineEnd] = []
-    for number, series in enumerate(panel.series):
-        for name, averaged in ((metric, False), (f"averaged_{metric}", True)):
-            style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=averaged)
-            label = series.label + (AVERAGED if averaged else "")
-            rounds, middle = draw_line(axes, series, name, style, label, mean, plus_minus, number)
-            if len(rounds):
-                ends.append(
-                    LineEnd(rounds[-1], middle[-1], _end_text(label, middle[-1], names), shade(style.color, -0.25))
-                )
-        _draw_diverged(axes, series, metric)
-    axes.set_xlim(0, _last_round(panel))
-    axes.set_xlabel("round")
-    axes.set_ylabel(METRIC_NAMES.get(metric, metric))
-    if metric != "loss":
+    ends = []
+    for label, style, rounds, values in _draw_lines(axes, panel, metric, mean, plus_minus):
+        text = _end_text(label, values[-1], names)
+        ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
+    axes.set(xlim=(0, _last_round(panel)), ylabel=metric_column(metric).title)
+    if metric_column(metric).bounded:
         axes.set_ylim(limits or fitted_limits([panel], metric))
     label_ends(axes, ends)
+
+
+def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) -> None:
+    """One panel's EA ratios; ``names`` writes the name of every series beside its last value."""
+    highest, ends = 10.0, []
+    for label, style, rounds, values in _draw_lines(axes, panel, metric, median, _lowest_highest):
+        if style.filled:  # not the averaged model
+            highest = max(highest, *values)
+            text = ratio_end(values[-1], label)
+            ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
+    axes.set_yscale("log")
+    axes.set_ylim(1, 20 * highest)  # a band may leave the picture: one seed in one round must not set its scale
+    axes.set_xlim(left=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value < 1e5 else power_text(value))
+    if names:
+        axes.set_xlim(0, max((end.x for end in ends), default=1))
+        label_ends(axes, ends)
+
+
+def _draw_lines(
+    axes: Axes,
+    panel: Panel,
+    metric: str,
+    middle: Callable[[np.ndarray], float],
+    band: Callable[[np.ndarray], tuple[float, float]],
+) -> list[tuple[str, LineStyle, np.ndarray, np.ndarray]]:
+    """Every series, its averaged model and its diverged runs; label, style, rounds and values of each line."""
+    drawn = []
+    for number, series in enumerate(panel.series):
+        for name, averaged in ((metric, False), (f"averaged_{metric}", True)):
+            style, label = series.style(averaged=averaged), series.label + (AVERAGED if averaged else "")
+            rounds, values = draw_line(axes, series, name, style, label, middle, band, number)
+            drawn += [(label, style, rounds, values)] if len(rounds) else []
+        for curve in series.diverged:
+            known = np.isfinite(curve.metric(metric))
+            rounds, values, style = curve.rounds[known], curve.metric(metric)[known], series.style()
+            cross: Any = {"ms": 9, "mew": 2.2, "clip_on": False, "zorder": 5, "label": "_cross"}
+            axes.plot(rounds, values, color=style.color, linestyle=style.line, linewidth=0.9, label="_diverged")
+            axes.plot(rounds[-1:], values[-1:], "x", color=style.color, **cross)
+    axes.set_xlabel("round")
+    return drawn
 
 
 def draw_line(
@@ -120,9 +178,8 @@ def draw_line(
     if not len(rounds):
         return rounds, values
     edges = np.array([band(column) for column in series.by_seed(metric).T])[known]
-    axes.fill_between(
-        rounds, edges[:, 0], edges[:, 1], color=style.color, alpha=BAND if style.filled else BAND / 2, linewidth=0
-    )
+    alpha = BAND if style.filled else BAND / 2
+    axes.fill_between(rounds, edges[:, 0], edges[:, 1], color=style.color, alpha=alpha, linewidth=0)
     step = max(1, len(rounds) // _MARKERS)
     every = (min(number * step // 4, len(rounds) - 1), step)
     axes.plot(rounds, values, label=label, markevery=every, **style.keywords())
@@ -138,43 +195,6 @@ def plus_minus(column: np.ndarray) -> tuple[float, float]:
 def _lowest_highest(column: np.ndarray) -> tuple[float, float]:
     finite = column[np.isfinite(column)]
     return (float(finite.min()), float(finite.max())) if len(finite) > 1 else (np.nan, np.nan)
-
-
-def _draw_diverged(axes: Axes, series: Series, metric: str) -> None:
-    style = line_style(series.algorithm, series.preset, variant=series.variant)
-    for curve in series.diverged:
-        values = curve.metric(metric)
-        known = np.isfinite(values)
-        rounds, values = curve.rounds[known], values[known]
-        if not len(rounds):
-            continue
-        axes.plot(rounds, values, color=style.color, linestyle=style.line, linewidth=0.9, label="_diverged")
-        axes.plot(
-            rounds[-1:], values[-1:], "x", color=style.color, ms=9, mew=2.2, label="_cross", clip_on=False, zorder=5
-        )
-
-
-def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) -> None:
-    """One panel's EA ratios; ``names`` writes the name of every series beside its last value."""
-    highest, ends = 10.0, []
-    for number, series in enumerate(panel.series):
-        style = line_style(series.algorithm, series.preset, variant=series.variant)
-        rounds, middle = draw_line(axes, series, metric, style, series.label, median, _lowest_highest, number)
-        highest = max([highest, *middle])
-        if len(rounds):
-            text = ratio_end(middle[-1], series.label)
-            ends.append(LineEnd(rounds[-1], middle[-1], text, shade(style.color, -0.25)))
-        style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=True)
-        draw_line(axes, series, f"averaged_{metric}", style, series.label + AVERAGED, median, _lowest_highest, number)
-        _draw_diverged(axes, series, metric)
-    axes.set_yscale("log")
-    axes.set_ylim(1, 20 * highest)  # a band may leave the picture: one seed in one round must not set its scale
-    axes.set_xlim(left=0)
-    axes.set_xlabel("round")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value < 1e5 else power_text(value))
-    if names:
-        axes.set_xlim(0, max((end.x for end in ends), default=1))
-        label_ends(axes, ends)
 
 
 def ratio_end(value: float, label: str) -> str:
@@ -240,16 +260,5 @@ def line_legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
     for averaged in (False, True):
         for series in (series for panel in panels for series in panel.series):
             if not averaged or series.has(f"averaged_{metric}"):
-                style = line_style(series.algorithm, series.preset, variant=series.variant, averaged=averaged)
-                entries.setdefault(series.label + (AVERAGED if averaged else ""), style)
+                entries.setdefault(series.label + (AVERAGED if averaged else ""), series.style(averaged=averaged))
     return [Line2D([], [], label=label, **style.keywords()) for label, style in entries.items()]
-
-
-def _grid(panels: Sequence[Panel]) -> tuple[int, int]:
-    columns = min(3, len(panels)) if len(panels) != 4 else 2
-    return -(-len(panels) // columns), columns
-
-
-def _hide_unused(axes: Sequence[Axes], used: int) -> None:
-    for at in axes[used:]:
-        at.set_visible(False)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedga.drawing.canvas import Cell, compose
-from fedga.drawing.style import MUTED, SMALL, TEXT, drawing, line_style, shade
+from fedga.drawing.canvas import PanelSize, compose, rows_and_columns
+from fedga.drawing.style import MUTED, SMALL, TEXT, drawing, shade
 from fedga.errors import FedGAError
 from fedga.report.curves import Curve, deviation, mean
+from fedga.report.figures.lines import seeds_text
 from fedga.report.series import Panel, Series, make_panels
-from fedga.report.words import seeds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,43 +34,43 @@ _CAPTION = (
 def forgetting_bars(curves: Sequence[Curve], *, title: str = "") -> Figure:
     """Accuracy that a round of local training takes from the clients' frequent, rare and missing classes.
 
-    A bar is the mean over the examined rounds, then over seeds; its whisker the standard deviation over seeds.
+    A bar is the mean over the evaluated rounds, then over seeds; its whisker the standard deviation over seeds.
     """
     panels = forgetting_panels(curves)
     if not panels:
-        raise FedGAError("there is no forgetting to draw: no run has looked at its active clients yet")
+        raise FedGAError("there is no forgetting to draw: no run has evaluated its active clients yet")
     with drawing():
         bars = max(len(panel.series) for panel in panels)
-        columns = 2 if len(panels) > 1 and bars <= 4 else 1
-        cell = Cell(min(max(4.2, 0.42 * (3 * bars + 2)), 11.0), 2.7, top=0.36 if len(panels) > 1 else 0.15)
+        columns = 2 if bars <= 4 else 1
+        size = PanelSize(min(max(4.2, 0.42 * (3 * bars + 2)), 11.0), 2.7, top=0.36 if len(panels) > 1 else 0.15)
         heading = title or ("" if len(panels) > 1 else f"Accuracy lost in a round of local training: {panels[0].title}")
-        caption = f"{_CAPTION} Mean over the examined rounds and {seeds_text(panels)}."
+        caption = f"{_CAPTION} Mean over the evaluated rounds and {seeds_text(panels)}."
         legend = bar_legend(panels)
-        rows = -(-len(panels) // columns)
-        figure, axes = compose(rows, columns, cell, title=heading, legend=legend, caption=caption)
-        for at, panel in zip(axes, panels, strict=False):
+        grid = rows_and_columns(len(panels), columns)
+        figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
+        for at, panel in zip(axes, panels, strict=True):
             draw_forgetting(at, panel, tuple(KINDS))
             at.set_title(panel.title if len(panels) > 1 else "")
-        for at in axes[len(panels) :]:
-            at.set_visible(False)
     return figure
 
 
 def forgetting_panels(curves: Sequence[Curve]) -> list[Panel]:
-    """The series in which active clients were examined."""
+    """The series in which active clients were evaluated."""
     panels = []
     for panel in make_panels(curves):
-        series = tuple(
-            series for series in panel.series if any(np.isfinite(per_seed(series, kind)).any() for kind in KINDS)
-        )
-        if series:
-            panels.append(Panel(panel.dataset, panel.alpha, series))
+        series = [of for of in panel.series if any(np.isfinite(per_seed(of, kind)).any() for kind in KINDS)]
+        panels += [Panel(panel.dataset, panel.alpha, tuple(series))] if series else []
     return panels
 
 
 def per_seed(series: Series, kind: str) -> np.ndarray:
-    """Mean over the examined rounds of every sound run, ``[runs]``."""
+    """Mean over the evaluated rounds of every sound run, ``[runs]``."""
     return np.array([curve.over_rounds(kind) for curve in series.sound])
+
+
+def short_number(value: float) -> str:
+    """Two decimals, for the end of a bar."""
+    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
 
 
 def draw_forgetting(axes: Axes, panel: Panel, kinds: Sequence[str]) -> None:
@@ -87,17 +87,9 @@ def draw_forgetting(axes: Axes, panel: Panel, kinds: Sequence[str]) -> None:
         axes.errorbar(at[known], height[known], np.nan_to_num(whisker[known]), fmt="none", ecolor=TEXT, elinewidth=0.9)
         for x, y, error in zip(at, height, np.nan_to_num(whisker), strict=True):
             if np.isfinite(y) and number <= _MOST_WRITTEN:
-                edge = y + error if y >= 0 else y - error
-                offset = (0, 2) if y >= 0 else (0, -2)
-                axes.annotate(
-                    f"{y:.2f}".replace("-0.00", "0.00").replace("-", "−"),
-                    (x, edge),
-                    offset,
-                    textcoords="offset points",
-                    ha="center",
-                    va="bottom" if y >= 0 else "top",
-                    size=0.85 * SMALL,
-                )
+                up = 1 if y >= 0 else -1
+                where: Any = {"textcoords": "offset points", "ha": "center", "va": "bottom" if up > 0 else "top"}
+                axes.annotate(short_number(y), (x, y + up * error), (0, 2 * up), size=0.85 * SMALL, **where)
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.margins(y=0.12)
     axes.grid(axis="x", visible=False)
@@ -114,7 +106,7 @@ def bar_legend(panels: Sequence[Panel]) -> list[Patch]:
 
 
 def bar_style(series: Series) -> dict[str, Any]:
-    color = line_style(series.algorithm, series.preset, variant=series.variant).color
+    color = series.style().color
     if series.preset == "strong":
         return {"facecolor": shade(color, 0.55), "edgecolor": color, "hatch": "////", "linewidth": 0.8}
     return {"facecolor": color, "edgecolor": color, "linewidth": 0.8}
