@@ -14,7 +14,7 @@ import torch
 
 from fedga.common.sealed import seal, unseal
 from fedga.spec.settings import RunSpec
-from fedga.store.digests import seal_everything
+from fedga.store.database import seal_everything
 from tests.cli.program import SMALL, done, fedga
 from tests.hostile.audit import watched
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedga.errors import FedGAError
 from fedga.spec.settings import RunSpec
-from fedga.store.digests import seal_everything
+from fedga.store.database import seal_everything
 from fedga.store.store import RoundMetrics, Store
 
 Specs = Callable[..., RunSpec]

@@ -558,7 +558,7 @@ def filled(folder: Path, spec: Specs) -> Path:
         groups = store.create_groups([[run.run_id] for run in runs])
         for number, (group, run) in enumerate(zip(groups, runs, strict=True)):
             store.claim(group.id)
-            rows = [RoundMetrics(run.run_id, at, accuracy=at / 7 + number, own={"mine": at / 3}) for at in range(1, 6)]
+            rows = [RoundMetrics(run.run_id, at, accuracy=at / 7 + number, mine=at / 3) for at in range(1, 6)]
             looks = [ClientRound(run.run_id, 5, {"client": np.arange(2), "accuracy": np.array([0.25, np.nan])})]
             end = {run.run_id: "done"} if number < 2 else {}
             store.commit(group.id, 5, rows, looks, save("state"), end)
@@ -619,7 +619,7 @@ def test_damage_in_one_run_leaves_the_others_to_a_repair(tmp_path: Path, spec: S
         register(store, again)
         [group] = store.create_groups([[again.run_id]])
         store.claim(group.id)
-        rows = [RoundMetrics(again.run_id, at, accuracy=at / 7 + 1, own={"mine": at / 3}) for at in range(1, 6)]
+        rows = [RoundMetrics(again.run_id, at, accuracy=at / 7 + 1, mine=at / 3) for at in range(1, 6)]
         looks = [ClientRound(again.run_id, 5, {"client": np.arange(2), "accuracy": np.array([0.25, np.nan])})]
         store.commit(group.id, 5, rows, looks, finished={again.run_id: "done"})
     assert contents(tmp_path).partition("Summary")[0] == before.partition("Summary")[0]
@@ -639,7 +639,7 @@ def test_a_file_of_version_0_1_is_read_and_gets_digests_when_it_is_written(tmp_p
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE client_rounds SET arrays = x'00' WHERE run = 1")
     connection.close()
-    with pytest.raises(FedGAError, match="a look at the clients of run"):
+    with pytest.raises(FedGAError, match="an evaluation of the clients of run"):
         contents(tmp_path)
 
 

@@ -20,12 +20,11 @@ import numpy as np
 
 from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.spec.settings import RunSpec
-from fedga.store import plugin_metrics as own_metrics
 from fedga.store.database import IDENTITY, snapshot
-from fedga.store.digests import RUN_ROW, RUNS_QUERY, Digests, read_metrics, read_own
-from fedga.store.records import AVERAGED, METRICS, SHOWN, Run, Summary
+from fedga.store.digests import RUN_ROW, RUNS_QUERY, Digests
+from fedga.store.metrics import GROUPS, RunMetrics, own_names, read_metrics
+from fedga.store.records import METRICS, Run, Summary
 
-COLUMNS = (*IDENTITY, "round", *SHOWN)
 FORMATS = ("csv", "json")
 _OF_A_RUN = ("key", "run_id", "fingerprint", "status", "rounds_done", "note")
 _OTHER_FIELDS = tuple(f.name for f in dataclasses.fields(RunSpec) if f.name not in IDENTITY)
@@ -73,9 +72,7 @@ def _run(row: tuple[Any, ...]) -> Run:
 
 
 def _order(run: Run) -> tuple[Any, ...]:
-    identity = (getattr(run.spec, name) for name in IDENTITY)
-    others = (_sortable(getattr(run.spec, name)) for name in _OTHER_FIELDS)
-    return (*(_sortable(value) for value in identity), *others)
+    return tuple(_sortable(getattr(run.spec, name)) for name in (*IDENTITY, *_OTHER_FIELDS))
 
 
 def _sortable(value: Any) -> tuple[bool, Any]:
@@ -95,29 +92,26 @@ def telling_fields(runs: list[Run]) -> tuple[str, ...]:
     )
 
 
-def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] = lambda value: value) -> ResultTable:
-    """The rows of every run; averaged metrics where any run averages, then the user's own, then telling settings.
+def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] | None = None) -> ResultTable:
+    """The rows of every run; averaged metrics where any run averages, then those of plugins, then telling settings.
 
     ``text`` is applied to whatever may be a text.
     """
+    text = text or (lambda value: value)
     runs, digests = read_runs(connection), Digests(connection)
-    groups = {"shown": SHOWN} | ({"averaged": AVERAGED} if any(run.spec.server_average for run in runs) else {})
-    columns = [name for names in groups.values() for name in names]
-    further = telling_fields(runs)
-    own = own_metrics.names(connection)
-    query = f"SELECT round, {', '.join(columns)} FROM metrics WHERE run = ? ORDER BY round"
+    groups = ("shown", "averaged") if any(run.spec.server_average for run in runs) else ("shown",)
+    own, further = own_names(connection), telling_fields(runs)
+    names = [name for group in groups for name in GROUPS[group]] + own
 
     def of_run(run: Run) -> RunRows:
+        measured = read_metrics(connection, digests, run.key, run.run_id, groups)
+        numbers = zip(measured.rounds.tolist(), *map(measured.cells, names), strict=True)
         head = tuple(text(getattr(run.spec, name)) for name in IDENTITY)
         tail = tuple(text(_plain(getattr(run.spec, name))) for name in further)
-        rows = connection.execute(query, (run.key,)).fetchall()
-        digests.check_columns(run.key, run.run_id, rows, groups)
-        if own:
-            measured = own_metrics.by_round(read_own(connection, digests, run.key, run.run_id))
-            rows = [(*row, *(measured.get(row[0], {}).get(name) for name in own)) for row in rows]
-        return RunRows(head, rows, tail)
+        return RunRows(head, list(numbers), tail)
 
-    return ResultTable((*COLUMNS, *columns[len(SHOWN) :], *map(text, own), *further), map(of_run, runs))
+    shown = (text(quoted(name)[1:-1]) for name in own)  # whoever made the file
+    return ResultTable((*IDENTITY, "round", *names[: len(names) - len(own)], *shown, *further), map(of_run, runs))
 
 
 def _plain(value: Any) -> Any:
@@ -162,25 +156,20 @@ def read_summaries(connection: sqlite3.Connection) -> list[Summary]:
     return [_summary(run, read_metrics(connection, digests, run.key, run.run_id)) for run in read_runs(connection)]
 
 
-def _summary(run: Run, table: np.ndarray) -> Summary:
-    """From the rounds and metrics of a run, ``[rows, 1 + METRICS]``."""
-    nothing: dict[str, float | None] = dict.fromkeys(METRICS)
-    if not len(table):
+def _summary(run: Run, measured: RunMetrics) -> Summary:
+    rounds = measured.rounds
+    if not len(rounds):
+        nothing: dict[str, float | None] = dict.fromkeys(METRICS)
         return Summary(run, None, nothing, nothing, None, None)
-    trained = table[table[:, 0] >= 1, 1:]
-    last = {name: _known(value) for name, value in zip(METRICS, table[-1, 1:], strict=True)}
-    mean = {name: _mean(column) for name, column in zip(METRICS, trained.T, strict=True)}
-    accuracy = table[:, 1 + METRICS.index("accuracy")]
+    last = {name: _mean(measured.values[name][-1:]) for name in METRICS}
+    mean = {name: _mean(measured.values[name][rounds >= 1]) for name in METRICS}
+    accuracy = measured.values["accuracy"]
     if np.isnan(accuracy).all():
-        return Summary(run, int(table[-1, 0]), last, mean, None, None)
+        return Summary(run, int(rounds[-1]), last, mean, None, None)
     best = int(np.nanargmax(accuracy))
-    return Summary(run, int(table[-1, 0]), last, mean, float(accuracy[best]), int(table[best, 0]))
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    return Summary(run, int(rounds[-1]), last, mean, float(accuracy[best]), int(rounds[best]))
 
 
 def _mean(column: np.ndarray) -> float | None:
-    there = column[~np.isnan(column)]
-    return float(there.mean()) if len(there) else None
+    known = column[~np.isnan(column)]
+    return float(known.mean()) if len(known) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedga.spec.settings import RunSpec
-from fedga.store import plugin_metrics as own_metrics
 from fedga.store.database import open_for_reading, snapshot
-from fedga.store.digests import Digests, read_metrics, read_own
-from fedga.store.records import METRICS, Run
+from fedga.store.digests import Digests
+from fedga.store.metrics import read_metrics
+from fedga.store.records import Run
 from fedga.store.results import read_runs
 from fedga.tracking.ledger import Ledger
 from fedga.tracking.service import Held, Row, Service, TrackedRun, make_service, setting_text
@@ -106,18 +105,12 @@ class Follower:
     def _rows(self, run: Run) -> list[Row]:
         """The rounds of a run that were not handed on yet."""
         with snapshot(self.results):
-            digests = Digests(self.results)
-            table = read_metrics(self.results, digests, run.key, run.run_id)
-            own = own_metrics.by_round(read_own(self.results, digests, run.key, run.run_id))
-        last = self.last[run.run_id]
-        measured = [(int(at), map(_known, values)) for at, *values in table.tolist() if at > last]
-        named = [(at, dict(zip(METRICS, values, strict=True)) | own.get(at, {})) for at, values in measured]
+            measured = read_metrics(self.results, Digests(self.results), run.key, run.run_id)
+        columns = {name: measured.cells(name) for name in measured.values}
+        rounds = [(place, at) for place, at in enumerate(measured.rounds.tolist()) if at > self.last[run.run_id]]
+        named = [(at, {name: cells[place] for name, cells in columns.items()}) for place, at in rounds]
         rows = [Row(at, _new(at, values, self.held[run.run_id])) for at, values in named]
         return [row for row in rows if row.metrics]
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _new(at: int, values: Mapping[str, float | None], held: Held) -> dict[str, float]:
