@@ -1,4 +1,4 @@
-"""`fedga run --profile`: where the time went, said and written at the end of training, however it ends."""
+"""`fedga run --profile`: where the time went, printed and written at the end of training, however it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedga.cli.console import err, say
-from fedga.engine.profile import Measured, Profile, Stopwatch
+from fedga.engine.profile import Profile, Stopwatch
 from fedga.report.profile import profile_table
 from fedga.store.database import explained
 from fedga.study.sweep import Interrupted
@@ -16,7 +16,7 @@ from fedga.study.sweep import Interrupted
 
 @contextmanager
 def profiling(profile: Profile, folder: Path) -> Iterator[None]:
-    """Report what ``profile`` measured inside, where it measures; also when the user stops the run."""
+    """Report what ``profile`` measured inside, if it measures; also when the user stops the run."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt):
@@ -28,16 +28,11 @@ def profiling(profile: Profile, folder: Path) -> Iterator[None]:
 def _report(profile: Profile, folder: Path) -> None:
     if not isinstance(profile, Stopwatch):
         return
-    measured = profile.measured()
-    if not measured.telling.rounds:
+    if not profile.shown.rounds:
         say("nothing was trained, so there is no profile")
         return
-    err.print(profile_table(measured, width=err.width))
-    say(f"the same as numbers: {write_profile(measured, folder)}")
-
-
-def write_profile(measured: Measured, folder: Path) -> Path:
+    err.print(profile_table(profile, width=err.width))
     path = folder / "profile.json"
     with explained(folder):
-        path.write_text(json.dumps(measured.as_json(), indent=2) + "\n", encoding="utf-8")
-    return path
+        path.write_text(json.dumps(profile.as_json(), indent=2) + "\n", encoding="utf-8")
+    say(f"the same as numbers: {path}")
