@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import random
+import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,6 +97,18 @@ def test_numbers_are_exact_and_gaps_are_empty(tmp_path: Path, spec: Specs) -> No
         [row] = json.loads(table(store, "json"), parse_constant=pytest.fail)
         assert row["accuracy"] == 0.1 + 0.2
         assert (row["macro_f1"], row["ea_ratio"], row["preset"]) == (None, None, "")
+
+
+def test_whatever_its_bits_nan_is_nothing(tmp_path: Path, spec: Specs) -> None:
+    """Libraries give NaN with a sign or a payload; the file keeps none of them, so a digest must not."""
+    odd = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
+    with Store(tmp_path) as store:
+        store.register([spec()], {spec().run_id: "data"})
+        [group] = store.create_groups([[spec().run_id]])
+        store.claim(group.id)
+        store.commit(group.id, 1, [RoundMetrics(spec().run_id, 1, 0.5, odd, mine=odd)])
+        store.check()
+        assert table(store).splitlines()[1] == "mnist,0.1,fedga,,sgd,0,1,0.5,,,,,"
 
 
 def test_a_store_without_rows(tmp_path: Path, spec: Specs) -> None:

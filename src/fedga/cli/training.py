@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from fedga.engine.profile import Profile
     from fedga.study.prepare import Preparation
-    from fedga.study.sweep import Observer
 
 ENGINES = ("built-in", "flower")
 THREADS = Number(whole=True, least=1, largest=4096)  # each has a copy of the network
@@ -39,7 +38,7 @@ Device = Annotated[str | None, own_option("--device", "auto, cpu, cuda or cuda:1
 Threads = Annotated[str | None, own_option("--threads", "CPU threads, else all cores.", "NUMBER")]
 Engines = Annotated[
     str | None,
-    own_option("--engine", "built-in, or flower: Flower's simulation engine, clients trained by Ray.", "NAME"),
+    own_option("--engine", "built-in, or flower: Flower's simulation on Ray.", "NAME"),
 ]
 Track = Annotated[str | None, own_option("--track", "Log every round to wandb, mlflow or tensorboard.", "LIST")]
 
@@ -61,16 +60,9 @@ class Program:
 
     def completed(self, written: Mapping[str, str]) -> Program:
         """With what a TOML file says where no flag does."""
-        paths = {name: Path(written[name]).expanduser() for name in ("data_dir", "out") if name in written}
-        return replace(
-            self,
-            data_dir=self.data_dir or paths.get("data_dir"),
-            out=self.out or paths.get("out"),
-            device=self.device or written.get("device"),
-            threads=self.threads or written.get("threads"),
-            track=self.track or written.get("track"),
-            engine=self.engine or written.get("engine"),
-        )
+        paths = {name: Path(text).expanduser() for name, text in written.items() if name in ("data_dir", "out")}
+        given: dict[str, Any] = {**written, **paths}
+        return replace(self, **{name: value for name, value in given.items() if getattr(self, name) is None})
 
     @property
     def on_flower(self) -> bool:
@@ -102,7 +94,7 @@ class Prepared:
 
 
 def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = True) -> Prepared:
-    """Load and deal out the data of these runs; ``active_chosen``: whether a user gave the number of active clients."""
+    """Load and partition the data of these runs; ``active_chosen``: the user gave the number of active clients."""
     cores = None if program.threads is None else THREADS.parse("--threads", program.threads)
     if program.data_dir is None:
         check_data_variable(spec.dataset for spec in runs)
@@ -140,51 +132,36 @@ def train(
     from fedga.store.store import Store
     from fedga.study.sweep import Interrupted, run_sweep
 
-    specs, preparation, watch = prepared.specs, prepared.preparation, prepared.watch
+    specs, on_flower = prepared.specs, program.on_flower
     if is_archive(folder):
         raise FedGAError(f"{str(folder)!r} is an archive of results, to be looked at: give another --out to train")
     with Store(folder) as store, StopRequest().listening() as stop:
-        runs = store.register(specs, preparation.fingerprints(specs), axes)  # refuses before anything is said
+        runs = store.register(specs, prepared.preparation.fingerprints(specs), axes)  # refuses before anything is said
         if provenance:
             err.print(settings_table(provenance, width=err.width))
-        finished = sum(run.finished for run in runs)
-        already = f", {'which has' if len(specs) == 1 else f'{finished} of them'} finished already" if finished else ""
-        where = f"Flower, {prepared.device}" if program.on_flower else str(prepared.device)
-        say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {where}{already}; results go to {folder}")
-        for hint in preparation.hints(specs):
+        finished = [run for run in runs if run.finished]
+        already = f", {'which has' if len(specs) == 1 else f'{len(finished)} of them'} finished already"
+        where = f"Flower, {prepared.device}" if on_flower else str(prepared.device)
+        count = f"{len(specs)} run{'s' * (len(specs) != 1)}"
+        say(f"{count} on {where}{already if finished else ''}; results go to {folder}")
+        for hint in prepared.preparation.hints(specs):
             say(hint)
-        shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in runs if run.finished), stop)
+        shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in finished), stop)
+        common: dict[str, Any] = {"axes": axes, "observer": shown.observer()}
         try:
-            with tracking(program.trackers, folder, say), profiling(watch, folder), shown.bar:
-                if program.on_flower:
-                    _train_on_flower(prepared, folder, program, axes, shown.observer())
+            with tracking(program.trackers, folder, say), profiling(prepared.watch, folder), shown.bar:
+                if on_flower:
+                    _train_on_flower(prepared, folder, program.data_dir, **common)
                 else:
-                    run_sweep(
-                        specs,
-                        store,
-                        prepared.device,
-                        axes=axes,
-                        observer=shown.observer(),
-                        preparation=preparation,
-                        profile=watch,
-                    )
+                    preparation, watch = prepared.preparation, prepared.watch
+                    run_sweep(specs, store, prepared.device, preparation=preparation, profile=watch, **common)
         except Interrupted:
             fail(f"stopped; everything so far is in {folder}, and the same command continues", code=130)
 
 
-def _train_on_flower(
-    prepared: Prepared, folder: Path, program: Program, axes: Sequence[str], observer: Observer
-) -> None:
+def _train_on_flower(prepared: Prepared, folder: Path, data_dir: Path | None, **common: Any) -> None:
     from fedga.flower.simulation import run_on_flower
 
     clients = max(prepared.preparation.federation(spec).num_clients for spec in prepared.specs)
     say(f"starting Flower's simulation engine with {clients} clients, which takes some 20 seconds")
-    run_on_flower(
-        prepared.specs,
-        folder,
-        clients,
-        axes=axes,
-        data_dir=program.data_dir,
-        device=prepared.device,
-        observer=observer,
-    )
+    run_on_flower(prepared.specs, folder, clients, data_dir=data_dir, device=prepared.device, **common)

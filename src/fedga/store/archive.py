@@ -201,8 +201,7 @@ def restore(archive: Path, folder: Path, notice: Callable[[str], None] = lambda 
         places = {f"{table}.parquet": archive / f"{table}.parquet" for table in _TABLES}
         places |= {name: archive / name for name in _beside(archive)}
     else:
-        check_parts(archive, manifest)
-        places = {name: archive / PARTS / part.file for name, part in manifest.parts.items()}
+        places = check_parts(archive, manifest)
     if manifest is not None and manifest.kind == FULL:
         if FILE_NAME not in places:
             raise DamagedError(_INCOMPLETE.format(str(archive), f"it has no {FILE_NAME}"))
@@ -224,14 +223,13 @@ def unpack(archive: Path, folder: Path) -> None:
         raise FedGAError(f"{str(archive)!r} is a small archive, for reports only: make one with `fedga archive --full`")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedGAError(f"{str(folder)!r} is there already: give a new folder, or remove it")
-    check_parts(archive, manifest)
-    partial = partial_name(folder)
+    parts, partial = check_parts(archive, manifest), partial_name(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder.parent)
-        for name, part in manifest.parts.items():
+        for name, path in parts.items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(archive / PARTS / part.file, partial / name)
+            shutil.copyfile(path, partial / name)
         ResultsReader(partial).check()
         if folder.exists():
             folder.rmdir()

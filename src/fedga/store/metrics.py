@@ -144,8 +144,9 @@ class MetricWriter:
             added.setdefault(measured.run_id, []).append(measured)
         for run_id, rows in added.items():
             run = runs[run_id]
-            table = _as_table([(row.round, *map(row.values.get, METRICS)) for row in rows], 1 + len(METRICS))
-            own = [(row.round, name, _known(row.values[name])) for row in rows for name in _own_names(row)]
+            known = [(row.round, {name: _known(value) for name, value in row.values.items()}) for row in rows]
+            table = _as_table([(at, *map(values.get, METRICS)) for at, values in known], 1 + len(METRICS))
+            own = [(at, name, values[name]) for at, values in known for name in sorted(values.keys() - set(METRICS))]
             insert(connection, run, table, own)
             hashes = self._hashes.get(run)
             if hashes is None or not hashes.extend(table, own):  # rounds that are trained again replace themselves
@@ -153,12 +154,8 @@ class MetricWriter:
             hashes.enter(connection, run)
 
 
-def _own_names(measured: RoundMetrics) -> list[str]:
-    return sorted(measured.values.keys() - set(METRICS))
-
-
 def _known(value: Any) -> float | None:
-    """NaN is no value, and numbers of any library become Python's."""
+    """NaN is no value, whatever its bits are, and numbers of any library become Python's."""
     return None if value is None or value != value else float(value)
 
 
