@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     watch_loading()
     try:
         code = _invoke(given)
-        sys.stdout.flush()  # here, where a closed pipe is still met with calm
+        sys.stdout.flush()  # here, where a closed pipe is still caught
         sys.exit(code)
     except BrokenPipeError:
         _leave_quietly()
@@ -146,7 +146,7 @@ def _sentence(error: Exception) -> str | None:
 
 
 def _why_not_loaded(error: BaseException | None) -> str:
-    """Of an error while a library was loaded, the line that speaks of memory; empty for all others."""
+    """Of an error while a library was loaded, the line about memory; empty for all others."""
     while error is not None:
         lines = str(error).splitlines() if isinstance(error, ImportError | OSError) else []
         for line in lines:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +18,7 @@ from fedga.spec.grid import Provenance
 from fedga.spec.kinds import Number
 from fedga.spec.settings import RunSpec
 from fedga.store.archive import is_archive
+from fedga.store.database import explained
 from fedga.tracking import parse_services, tracking
 
 if TYPE_CHECKING:
@@ -126,7 +129,6 @@ def train(
     provenance: Sequence[Provenance] = (),
 ) -> None:
     """Train what the folder does not have yet, with a bar; Ctrl-C ends the program after the round it is in."""
-    from fedga.cli.profile import profiling
     from fedga.cli.progress import StopRequest, SweepProgress
     from fedga.report.tables import settings_table
     from fedga.store.store import Store
@@ -134,7 +136,7 @@ def train(
 
     specs, on_flower = prepared.specs, program.on_flower
     if is_archive(folder):
-        raise FedGAError(f"{str(folder)!r} is an archive of results, to be looked at: give another --out to train")
+        raise FedGAError(f"{str(folder)!r} is an archive of results, for reports only: give another --out to train")
     with Store(folder) as store, StopRequest().listening() as stop:
         runs = store.register(specs, prepared.preparation.fingerprints(specs), axes)  # refuses before anything is said
         if provenance:
@@ -149,7 +151,7 @@ def train(
         shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in finished), stop)
         common: dict[str, Any] = {"axes": axes, "observer": shown.observer()}
         try:
-            with tracking(program.trackers, folder, say), profiling(prepared.watch, folder), shown.bar:
+            with tracking(program.trackers, folder, say), _profiling(prepared.watch, folder), shown.bar:
                 if on_flower:
                     _train_on_flower(prepared, folder, program.data_dir, **common)
                 else:
@@ -165,3 +167,27 @@ def _train_on_flower(prepared: Prepared, folder: Path, data_dir: Path | None, **
     clients = max(prepared.preparation.federation(spec).num_clients for spec in prepared.specs)
     say(f"starting Flower's simulation engine with {clients} clients, which takes some 20 seconds")
     run_on_flower(prepared.specs, folder, clients, data_dir=data_dir, device=prepared.device, **common)
+
+
+@contextmanager
+def _profiling(profile: Profile, folder: Path) -> Iterator[None]:
+    """At the end, also where the user stops the run, print what ``profile`` measured, and write it as JSON."""
+    from fedga.engine.profile import Stopwatch
+    from fedga.report.profile import profile_table
+    from fedga.study.sweep import Interrupted
+
+    stopped: BaseException | None = None
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as error:
+        stopped = error
+    if isinstance(profile, Stopwatch) and not profile.shown.rounds:
+        say("nothing was trained, so there is no profile")
+    elif isinstance(profile, Stopwatch):
+        err.print(profile_table(profile, width=err.width))
+        path = folder / "profile.json"
+        with explained(folder):
+            path.write_text(json.dumps(profile.as_json(), indent=2) + "\n", encoding="utf-8")
+        say(f"the same as numbers: {path}")
+    if stopped is not None:
+        raise stopped

@@ -1,4 +1,4 @@
-"""A user's own algorithms, models, data sets and metrics: named in a project file, or offered by installed packages.
+"""Plugins: algorithms, models, data sets and metrics named in a project file, or offered by installed packages.
 
 The project file is the ``fedga.toml`` of the folder one works in, or of the nearest folder above; ``FEDGA_PROJECT``
 names another. It has a table per kind of part, of names and where each is defined::
@@ -119,7 +119,7 @@ class Plugin:
 
 
 def parts(kind: str, built_in: Collection[str] = (), *, installed: bool = True) -> dict[str, Plugin]:
-    """The user's own parts of a kind, by name: of the project file, and of installed packages. No code is run.
+    """The plugins of a kind, by name: of the project file, and of installed packages. No code is run.
 
     A name that is ``built_in`` is refused in a project file, and left out where a package offers it. Looking through
     the installed packages takes 10 ms, so they can be left out.

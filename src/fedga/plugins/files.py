@@ -1,4 +1,4 @@
-"""Python files of the user's own: run once, and again when they or what they import have changed.
+"""Python files of plugins: run once, and again when they or what they import have changed.
 
 A file may import others that lie beside it, also in packages there. Parts in different folders may each have a
 ``helper.py``: the one beside a part is meant.

@@ -38,9 +38,9 @@ from fedga.store.database import (
 )
 from fedga.store.digests import damaged, has_digests
 from fedga.store.manifest import PARTS, Writer, check_parts, read_manifest, replacing
-from fedga.store.reader import ResultsReader
 from fedga.store.records import METRICS
 from fedga.store.repair import refuse_while_trained
+from fedga.store.results import ResultsReader
 
 DIGITS = 4
 SMALL, FULL = "small", "full"
@@ -194,7 +194,7 @@ def opened(folder: Path, notice: Callable[[str], None] = lambda text: None) -> I
 
 
 def restore(archive: Path, folder: Path, notice: Callable[[str], None] = lambda text: None) -> None:
-    """Make a folder to look at of an archive; runs that were not finished are as they were."""
+    """Make a folder to read of an archive; runs that were not finished are as they were."""
     manifest = read_manifest(archive)
     if manifest is None:
         notice(_NOT_DIGESTED.format(archive))

@@ -1,4 +1,4 @@
-"""Which code of the user's own a run depends on, beside its settings and its data."""
+"""Which plugins a run depends on, beside its settings and its data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedga.store.records import METRICS
 
 
 def own_code(specs: Iterable[RunSpec], *, measured: bool = False) -> dict[Plugin, str]:
-    """The user's own algorithms and networks of these runs, her metrics if ``measured``, and digests of their code."""
+    """Plugins of these runs (algorithms and networks; metrics if ``measured``), with digests of their code."""
     from fedga.algorithms import ALGORITHMS, own_algorithms  # which load torch: results are read without it
     from fedga.models import own_model
 
@@ -37,7 +37,7 @@ def code_digest(code: Mapping[Plugin, str]) -> str:
 
 @dataclass(frozen=True)
 class Stored:
-    """Code of the user's own as a folder's runs were made with it."""
+    """A plugin as a folder's runs were made with it."""
 
     kind: str  # a key of `fedga.plugins.KINDS`
     name: str

@@ -2,7 +2,7 @@
 
 SQLite notices damage to its own structure and little else. Table ``digests`` has one SHA-256 for the row of every run
 in ``runs``, for its metrics (`fedga.store.metrics`), for each evaluation of its clients, and for every partition and
-plugin. Rows and their digest are written in one transaction; whoever reads rows compares. Version 0.1 wrote no digests:
+plugin. Rows and their digest are written in one transaction; every reader compares. Version 0.1 wrote no digests:
 its files are read as they are, and get digests when they are written to.
 """
 
@@ -132,10 +132,10 @@ def run_digest(row: Row) -> bytes:
 
 def rows_digest(rows: Iterable[Row]) -> bytes:
     """Of rows of numbers, texts and blobs."""
-    return hashlib.sha256(b"".join(map(encoded, rows))).digest()
+    return hashlib.sha256(b"".join(map(_encoded, rows))).digest()
 
 
-def encoded(row: Row) -> bytes:
+def _encoded(row: Row) -> bytes:
     cells = [hashlib.sha256(cell).hexdigest() if isinstance(cell, bytes) else cell for cell in row]
     return json.dumps(cells).encode()
 

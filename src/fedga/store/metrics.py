@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedga.store.digests import Digests, Row, encoded, enter, has_table
+from fedga.store.digests import Digests, Row, enter, has_table, rows_digest
 from fedga.store.records import AVERAGED, METRICS, OF_CLIENTS, SHOWN, RoundMetrics
 
 # Columns that are read together have a digest of their own: a table of results reads the first few alone.
@@ -82,9 +82,18 @@ def checked_rows(
         raise digests.damaged(f"{what} is not a number") from None
     if not all(isinstance(name, str) and isinstance(value, float | int | None) for _, name, value in own):
         raise digests.damaged(what)
-    for part, digest in _Hashes(table, own, groups).digests(run).items():
+    for part, digest in _digests(run, table, own, groups).items():
         digests.check(part, digest, what, empty=not (own if part.startswith("own/") else len(table)))
     return table, own
+
+
+def _digests(run: int, table: np.ndarray, own: Sequence[Row], groups: Collection[str]) -> dict[str, bytes]:
+    found, begin = {f"own/{run}": rows_digest(own)}, 0
+    for group in groups:
+        end = max(begin, 1) + len(GROUPS[group])  # the first one has the rounds as well
+        found[f"{group}/{run}"] = hashlib.sha256(table[:, begin:end].tobytes()).digest()
+        begin = end
+    return found
 
 
 def _rows(
@@ -117,73 +126,25 @@ def insert(connection: sqlite3.Connection, run: int, table: np.ndarray, own: Seq
 def seal(connection: sqlite3.Connection, run: int) -> None:
     """Digests for what the file has of a run, whatever it is."""
     table, own = _rows(connection, run)
-    if len(table):
-        _Hashes(table, own).enter(connection, run)
+    found = _digests(run, table, own, tuple(GROUPS))
+    enter(connection, {part: of for part, of in found.items() if (own if part.startswith("own/") else len(table))})
 
 
-class MetricWriter:
-    """Writes metrics with their digests, without reading the rows of a run again at every commit."""
-
-    def __init__(self) -> None:
-        self._hashes: dict[int, _Hashes] = {}  # by run
-
-    def forget(self) -> None:
-        """After a failed transaction: what was added may not be in the file."""
-        self._hashes.clear()
-
-    def begin(self, connection: sqlite3.Connection, runs: Mapping[str, int]) -> None:
-        """Compare what the file has of these runs with its digests, before anything is added to it."""
-        digests = Digests(connection)
-        for run_id, run in runs.items():
-            if run not in self._hashes:
-                self._hashes[run] = _Hashes(*checked_rows(connection, digests, run, run_id))
-
-    def write(self, connection: sqlite3.Connection, runs: Mapping[str, int], metrics: Sequence[RoundMetrics]) -> None:
-        added: dict[str, list[RoundMetrics]] = {}
-        for measured in metrics:
-            added.setdefault(measured.run_id, []).append(measured)
-        for run_id, rows in added.items():
-            run = runs[run_id]
-            known = [(row.round, {name: _known(value) for name, value in row.values.items()}) for row in rows]
-            table = _as_table([(at, *map(values.get, METRICS)) for at, values in known], 1 + len(METRICS))
-            own = [(at, name, values[name]) for at, values in known for name in sorted(values.keys() - set(METRICS))]
-            insert(connection, run, table, own)
-            hashes = self._hashes.get(run)
-            if hashes is None or not hashes.extend(table, own):  # rounds that are trained again replace themselves
-                hashes = self._hashes[run] = _Hashes(*_rows(connection, run))
-            hashes.enter(connection, run)
+def write_metrics(connection: sqlite3.Connection, runs: Mapping[str, int], metrics: Sequence[RoundMetrics]) -> None:
+    """Add metrics of these runs, by id and key, once what the file has of them is as it was written."""
+    digests, added = Digests(connection), dict[str, list[RoundMetrics]]()
+    for measured in metrics:
+        added.setdefault(measured.run_id, []).append(measured)
+    for run_id, rows in added.items():
+        run = runs[run_id]
+        checked_rows(connection, digests, run, run_id)
+        known = [(row.round, {name: _known(value) for name, value in row.values.items()}) for row in rows]
+        table = _as_table([(at, *map(values.get, METRICS)) for at, values in known], 1 + len(METRICS))
+        own = [(at, name, values[name]) for at, values in known for name in values.keys() - set(METRICS)]
+        insert(connection, run, table, own)
+        seal(connection, run)
 
 
 def _known(value: Any) -> float | None:
-    """NaN is no value, whatever its bits are, and numbers of any library become Python's."""
+    """NaN is no value, and numbers of any library become Python's."""
     return None if value is None or value != value else float(value)
-
-
-class _Hashes:
-    """The digests of one run's metrics so far."""
-
-    def __init__(self, table: np.ndarray, own: Sequence[Row], groups: Collection[str] = tuple(GROUPS)) -> None:
-        self._groups = {group: hashlib.sha256() for group in groups}
-        self._own, self._has_own, self._last = hashlib.sha256(), False, -1.0
-        self.extend(table, own)
-
-    def extend(self, table: np.ndarray, own: Sequence[Row]) -> bool:
-        """Rows of later rounds, in their order; False, and nothing done, where they are not."""
-        rounds = table[:, 0]
-        if len(rounds) and not (rounds[0] > self._last and (np.diff(rounds) > 0).all()):
-            return False
-        begin = 0
-        for group, hashed in self._groups.items():
-            end = max(begin, 1) + len(GROUPS[group])  # the first one has the rounds as well
-            hashed.update(table[:, begin:end].tobytes())
-            begin = end
-        self._own.update(b"".join(map(encoded, own)))
-        self._has_own = self._has_own or bool(own)
-        self._last = rounds[-1] if len(rounds) else self._last
-        return True
-
-    def digests(self, run: int) -> dict[str, bytes]:
-        return {f"{part}/{run}": hashed.digest() for part, hashed in {**self._groups, "own": self._own}.items()}
-
-    def enter(self, connection: sqlite3.Connection, run: int) -> None:
-        enter(connection, {part: of for part, of in self.digests(run).items() if self._has_own or part != f"own/{run}"})

@@ -97,7 +97,7 @@ class Partition:
 
     @property
     def key(self) -> str:
-        """What tells it from the others of a folder."""
+        """Its name, unique in a folder."""
         return json.dumps([self.dataset, self.partition, self.alpha, self.clients, self.seed])
 
     def pack(self) -> bytes:

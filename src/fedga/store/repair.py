@@ -15,7 +15,7 @@ from fedga.errors import FedGAError
 from fedga.store import metrics
 from fedga.store.database import FILE_NAME, explained, open_as_it_is, open_for_writing, seal_everything, transaction
 from fedga.store.digests import RUN_ROW, RUNS_QUERY, Digests, Row, readable_rows
-from fedga.store.reader import ResultsReader
+from fedga.store.results import ResultsReader
 
 _UNREADABLE = (sqlite3.Error, FedGAError, ValueError, TypeError, OverflowError)  # what damage may raise
 _ENDED = ("done", "diverged")

@@ -2,8 +2,8 @@
 
 Runs that train stacked together form a group, fixed when it is made, so that a continued group computes exactly what an
 uninterrupted one does. A process claims a group, commits its rounds and gives it back; the group of a process that died
-is free for the next one. ``commit`` makes rows and checkpoint visible in one transaction: at any moment the file tells
-of rounds and the checkpoint to go on from, never of one without the other.
+is free for the next one. ``commit`` makes rows and checkpoint visible in one transaction: the file always has
+the rounds and the checkpoint to go on from, never one without the other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from fedga.errors import FedGAError
 from fedga.spec.settings import RunSpec
 from fedga.store.checkpoints import find_strays, is_checkpoint_name, write_checkpoint
 from fedga.store.database import FILE_NAME, explained, open_for_writing, reading, transaction
-from fedga.store.digests import damaged, seal_client_rounds, seal_rows, seal_runs
-from fedga.store.metrics import MetricWriter
-from fedga.store.reader import ResultsReader
+from fedga.store.digests import Digests, damaged, seal_client_rounds, seal_rows, seal_runs
+from fedga.store.metrics import checked_rows, write_metrics
 from fedga.store.records import ClientRound, Group, Partition, RoundMetrics, Run, Summary
 from fedga.store.register import register_runs
-from fedga.store.results import ResultTable
+from fedga.store.results import ResultsReader, ResultTable
 
 __all__ = ["ClientRound", "Group", "Partition", "ResultTable", "RoundMetrics", "Run", "Store", "Summary"]
 
@@ -58,8 +57,6 @@ class Store(ResultsReader):
         self._connection: sqlite3.Connection | None = None
         self._inode = 0  # of the file that is open
         self._held: set[int] = set()
-        self._writer = MetricWriter()
-        self._heard: dict[int, tuple[tuple[str, float], float]] = {}  # last signs of others, and since when
 
     def __enter__(self) -> Store:
         return self
@@ -87,17 +84,13 @@ class Store(ResultsReader):
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock, explained(self.folder):
             connection = self._opened()
-            try:
-                with transaction(connection):
-                    if self._file_number() != self._inode:
-                        raise FedGAError(
-                            f"{str(self.folder / FILE_NAME)!r} was replaced or removed meanwhile: give the same "
-                            "command again, it continues with what is there now"
-                        )
-                    yield connection
-            except BaseException:
-                self._writer.forget()
-                raise
+            with transaction(connection):
+                if self._file_number() != self._inode:
+                    raise FedGAError(
+                        f"{str(self.folder / FILE_NAME)!r} was replaced or removed meanwhile: give the same command "
+                        "again, it continues with what is there now"
+                    )
+                yield connection
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -125,7 +118,7 @@ class Store(ResultsReader):
         """Enter runs that are not there yet and return all of them, in the order given.
 
         ``fingerprints`` gives for each run id the hash of its data; ``axes`` are the settings the command lists several
-        values of. What is in the folder already has to be of the same data and of the same settings but for those.
+        values of. What is in the folder already has to be of the same data and settings, except those.
         """
         with self._writing() as connection:
             return register_runs(connection, self.folder, specs, fingerprints, axes)
@@ -185,11 +178,12 @@ class Store(ResultsReader):
             if row is None:
                 raise KeyError(f"there is no group {group_id}")
             owner, heartbeat = row
-            taken = owner not in (None, str(self.owner)) and not self._is_gone(group_id, owner, heartbeat)
+            taken = owner not in (None, str(self.owner)) and not is_gone(owner, heartbeat)
             if taken or not (unfinished := self._unfinished(connection, group_id)):
                 return False
-            keys = self._keys(connection, group_id)
-            self._writer.begin(connection, {run_id: keys[run_id] for run_id in unfinished})
+            keys, digests = self._keys(connection, group_id), Digests(connection)
+            for run_id in unfinished:
+                checked_rows(connection, digests, keys[run_id], run_id)
             mine = (str(self.owner), time.time(), group_id)
             connection.execute("UPDATE groups SET owner = ?, heartbeat = ? WHERE id = ?", mine)
             self._set_status(connection, group_id, "pending", "running")
@@ -200,21 +194,6 @@ class Store(ResultsReader):
     def _set_status(connection: sqlite3.Connection, group_id: int, before: str, now: str) -> None:
         query = "UPDATE runs SET status = ? WHERE group_id = ? AND status = ?"
         connection.execute(query, (now, group_id, before))
-
-    def _is_gone(self, group_id: int, owner: str, heartbeat: float) -> bool:
-        """Whether the process that has a group works no more.
-
-        On another machine only its heartbeat tells. One in the future, as a clock that was set back leaves it, tells
-        nothing by itself; but a process that lives gives another one while we watch.
-        """
-        if is_gone(owner, heartbeat):
-            return True
-        now = time.monotonic()
-        sign, since = self._heard.get(group_id, (("", 0.0), now))
-        if sign != (owner, heartbeat):
-            since = now
-        self._heard[group_id] = (owner, heartbeat), since
-        return Owner.parse(owner).alive() is None and now - since > STALE_AFTER_S
 
     def beat(self, group_id: int) -> None:
         """A sign of life for processes on other machines; from any thread, at least every two minutes."""
@@ -244,7 +223,7 @@ class Store(ResultsReader):
                 try:
                     self.beat(group_id)
                 except FedGAError:
-                    return  # the next commit meets the same trouble and reports it
+                    return  # the next commit fails the same way and reports it
 
         thread = threading.Thread(target=beat, name=f"heartbeat of group {group_id}", daemon=True)
         thread.start()
@@ -286,7 +265,8 @@ class Store(ResultsReader):
 
         ``checkpoint`` writes the file it is given; without one the group goes on from its earlier one. ``finished``
         says "done" or "diverged" of runs that end here. Once all have ended, no checkpoint is needed: the old one is
-        removed and a new one not written, so anything else made of it has to be saved before.
+        removed and a new one not written, so anything else made of it has to be saved before. Rows of rounds that are
+        trained again after a kill replace themselves, number for number.
         """
         finished, notes = finished or {}, notes or {}
         with self._lock, explained(self.folder):
@@ -298,8 +278,16 @@ class Store(ResultsReader):
             try:
                 with self._writing() as connection:
                     self._touch(connection, group_id)
-                    self._enter(connection, group_id, metrics, clients)
-                    self._advance(connection, group_id, round, finished, notes)
+                    keys = self._keys(connection, group_id)
+                    write_metrics(connection, keys, metrics)
+                    packed = [(keys[seen.run_id], seen.round, seen.pack()) for seen in clients]
+                    connection.executemany("INSERT OR REPLACE INTO client_rounds VALUES (?, ?, ?)", packed)
+                    seal_client_rounds(connection, packed)
+                    left = self._unfinished(connection, group_id)
+                    states = [(round, finished.get(run_id, "running"), notes.get(run_id), run_id) for run_id in left]
+                    query = "UPDATE runs SET rounds_done = ?, status = ?, note = coalesce(?, note) WHERE run_id = ?"
+                    connection.executemany(query, states)
+                    seal_runs(connection, left)
                     if written is not None or ends:
                         query = "SELECT checkpoint FROM groups WHERE id = ?"
                         old = connection.execute(query, (group_id,)).fetchone()[0]
@@ -312,34 +300,6 @@ class Store(ResultsReader):
                 raise
             if old is not None and is_checkpoint_name(old):
                 (self._checkpoints / old).unlink(missing_ok=True)
-
-    def _enter(
-        self,
-        connection: sqlite3.Connection,
-        group_id: int,
-        metrics: Sequence[RoundMetrics],
-        clients: Sequence[ClientRound],
-    ) -> None:
-        """The rows of a commit. Rounds trained again after a kill replace themselves, number for number."""
-        keys = self._keys(connection, group_id)
-        self._writer.write(connection, keys, metrics)
-        packed = [(keys[seen.run_id], seen.round, seen.pack()) for seen in clients]
-        connection.executemany("INSERT OR REPLACE INTO client_rounds VALUES (?, ?, ?)", packed)
-        seal_client_rounds(connection, packed)
-
-    def _advance(
-        self,
-        connection: sqlite3.Connection,
-        group_id: int,
-        round: int,  # noqa: A002
-        finished: Mapping[str, str],
-        notes: Mapping[str, str],
-    ) -> None:
-        unfinished = self._unfinished(connection, group_id)
-        rows = [(round, finished.get(run_id, "running"), notes.get(run_id), run_id) for run_id in unfinished]
-        query = "UPDATE runs SET rounds_done = ?, status = ?, note = coalesce(?, note) WHERE run_id = ?"
-        connection.executemany(query, rows)
-        seal_runs(connection, unfinished)
 
     @staticmethod
     def _keys(connection: sqlite3.Connection, group_id: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Looking at what is there: results of a folder, a saved model, the algorithms."""
+"""Commands that show what is there: results of a folder, a saved model, the algorithms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.report.terminal import Column, make_table
 from fedga.spec.kinds import Number
 from fedga.store.archive import opened
-from fedga.store.reader import ResultsReader
+from fedga.store.results import ResultsReader
 
 FORMATS = ("table", "csv", "json")
 _MOST_CLASSES = 1_000_000
@@ -68,7 +68,7 @@ def archive(
 
     files = write_archive(folder, target, full=full)
     size = sum(path.stat().st_size for path in files)
-    then = f"go on elsewhere with fedga unpack {target} FOLDER" if full else f"look at it with fedga report {target}"
+    then = f"go on elsewhere with fedga unpack {target} FOLDER" if full else f"a page of it: fedga report {target}"
     say(f"{len(files)} files, {size / 1e6:.1f} MB: {target}; {then}")
 
 
@@ -82,7 +82,7 @@ def unpack(
     unpack_archive(source, folder)
     left = [run for run in ResultsReader(folder).runs() if not run.finished]
     done = f"{len(left)} runs are not finished: the command that began them goes on with --out {folder}"
-    say(done if left else f"all runs are finished; look at them with fedga report {folder}")
+    say(done if left else f"all runs are finished; a page of them: fedga report {folder}")
 
 
 def repair(
@@ -230,7 +230,7 @@ def _check(algorithm: str, names: str | None) -> None:
     from fedga.testing import check_algorithm
 
     if names is not None:
-        raise FedGAError(f"--check {algorithm} looks at that one alone: leave out {quoted(names)}")
+        raise FedGAError(f"--check {algorithm} checks that one alone: leave out {quoted(names)}")
     name, options = parse_algorithm(algorithm)
     for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
         print(line)

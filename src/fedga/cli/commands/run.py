@@ -40,7 +40,7 @@ PANELS = {
 def default_folder(specs: Sequence[RunSpec]) -> Path:
     """A folder of its own for every set of runs, the same for the same command: giving it again continues.
 
-    Where code of the user's own has changed, it is another one.
+    Where a plugin has changed, it is another one.
     """
     content = [*sorted(spec.run_id for spec in specs), code_digest(own_code(specs, measured=True))]
     digest = hashlib.sha256("".join(content).encode()).hexdigest()
