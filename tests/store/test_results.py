@@ -111,6 +111,17 @@ def test_whatever_its_bits_nan_is_nothing(tmp_path: Path, spec: Specs) -> None:
         assert table(store).splitlines()[1] == "mnist,0.1,fedga,,sgd,0,1,0.5,,,,,"
 
 
+def test_a_plugin_never_replaces_a_built_in_metric(tmp_path: Path, spec: Specs) -> None:
+    """Not even in a file of somebody else, whose table of plugins' metrics may hold any name."""
+    store = fill(tmp_path, [spec()])
+    before = table(store)
+    connection = store._opened()
+    connection.execute("INSERT INTO own_metrics VALUES (1, 1, 'accuracy', 7.0)")
+    seal_everything(connection)
+    assert table(store) == before
+    store.close()
+
+
 def test_a_store_without_rows(tmp_path: Path, spec: Specs) -> None:
     with Store(tmp_path) as store:
         store.register([spec()], {spec().run_id: "data"})

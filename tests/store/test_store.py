@@ -66,12 +66,8 @@ def test_runs_are_entered_once(store: Store, spec: Specs) -> None:
 
 def test_a_changed_setting_is_refused_with_both_values(store: Store, spec: Specs) -> None:
     register(store, spec(lr=0.1))
-    with pytest.raises(FedGAError) as caught:
+    with pytest.raises(FedGAError, match=r"holds mnist, α=0.1, fedga, seed 0 with --lr 0.1, .*0.05: .*--lr 0.1,0.05"):
         register(store, spec(lr=0.05))
-    assert str(caught.value) == (
-        f"{str(store.folder)!r} already holds mnist, α=0.1, fedga, seed 0 with --lr 0.1, and now it should be 0.05: "
-        "give another --out, or list both values (--lr 0.1,0.05)"
-    )
     assert len(store.runs()) == 1
 
 

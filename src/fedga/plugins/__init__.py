@@ -90,9 +90,7 @@ class Plugin:
             return path.resolve()
         spec = self._imported(importlib.util.find_spec)
         if spec is None or not spec.origin:
-            raise FedGAError(
-                f"{self}: there is no module {self.origin}: install it, or give a file such as focal.py:Focal"
-            )
+            raise FedGAError(f"{self}: there is no module {self.origin}: install it, or give a file as focal.py:Focal")
         return Path(spec.origin)
 
     def call(self, function: Any, *arguments: Any) -> Any:
@@ -154,10 +152,7 @@ def received_part(kind: str, name: str, built_in: Collection[str], where: str, f
     mine = parts(kind, built_in, installed=False)
     if name in mine:
         return mine[name]
-    raise FedGAError(
-        f"{where} names the {KINDS[kind]} {quoted(name)}, which is none of fedga's own, and nothing that it names is "
-        f"run: {flag}"
-    )
+    raise FedGAError(f"{where} names the {KINDS[kind]} {quoted(name)}, which is none of fedga's own: {flag}")
 
 
 def shadows(part: Plugin, built_in: str) -> FedGAError:
@@ -223,10 +218,8 @@ def _part(path: Path, text: str, kind: str, name: str, reference: object) -> Plu
     line = _line(text, kind, name)
     place, _, attribute = reference.rpartition(":") if isinstance(reference, str) else ("", "", "")
     if not place or not all(step.isidentifier() for step in attribute.split(".")):
-        raise FedGAError(
-            f"{path}, line {line}: {name} must say where it is defined, as in "
-            f'{name} = "{name.replace("-", "_")}.py:Name" or "package.module:Name", not {reference!r}'
-        )
+        example = f'{name} = "{name.replace("-", "_")}.py:Name"'
+        raise FedGAError(f"{path}, line {line}: {name} must say where it is defined, as in {example}")
     if not _NAME.fullmatch(name):
         raise FedGAError(f"{path}, line {line}: {name!r} cannot be typed as a name: use letters, digits, - and _ only")
     return Plugin(kind, name, str(reference), path.parent, line)

@@ -210,10 +210,8 @@ def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
         if name in given and given[name].values != (None,) and not set(partitions) & set(readers):
             flag, source = SETTINGS[name].flag, given[name].source
             where = flag if source == flag else f"{name} in {source}"
-            raise FedGAError(
-                f"{where} is not read by --partition {','.join(partitions)}: "
-                f"leave it out, or choose --partition {', '.join(readers)}"
-            )
+            remedy = f"leave it out, or choose --partition {', '.join(readers)}"
+            raise FedGAError(f"{where} is not read by --partition {','.join(partitions)}: {remedy}")
     return {name: axes[name] for name in SETTINGS if name in axes}
 
 

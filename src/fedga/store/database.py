@@ -91,6 +91,7 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
         try:
             _refuse_foreign(folder, connection)
             _set_journal(folder, connection)
+            check_structure(folder, connection)
             connection.execute("PRAGMA synchronous = FULL")
             with transaction(connection):
                 if _is_fresh(connection):
@@ -104,7 +105,6 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
                     digests.make_table(connection)
                     seal_everything(connection)
                     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            check_structure(folder, connection)
         except BaseException:
             connection.close()
             raise
@@ -281,10 +281,8 @@ def _refuse_foreign(folder: Path, connection: sqlite3.Connection) -> None:
     if version < 1:
         raise digests.damaged(file, f"its format is {version}")
     if version > SCHEMA_VERSION:
-        raise FedGAError(
-            f"{str(file)!r} was written by a newer fedga (format {version}, this one reads {SCHEMA_VERSION}): "
-            "upgrade fedga or give another --out"
-        )
+        formats = f"format {version}, this one reads {SCHEMA_VERSION}"
+        raise FedGAError(f"{str(file)!r} was written by a newer fedga ({formats}): upgrade fedga or give another --out")
     for name, kind in kinds.items():
         if (name in _NAMES and kind != ("view" if name == "results" else "table")) or kind == "trigger":
             raise digests.damaged(file, f"its {quoted(name)} is a {kind}")

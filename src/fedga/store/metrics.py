@@ -37,8 +37,8 @@ def own_names(connection: sqlite3.Connection) -> list[str]:
     if not has_table(connection, "own_metrics"):
         return []
     found = (name for (name,) in connection.execute("SELECT DISTINCT name FROM own_metrics"))
-    texts = [name for name in found if isinstance(name, str)]  # another kind is refused with its row
-    return sorted(texts, key=lambda name: (name.startswith("averaged_"), name))
+    names = [name for name in found if isinstance(name, str) and name not in METRICS]
+    return sorted(names, key=lambda name: (name.startswith("averaged_"), name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +66,9 @@ def read_metrics(
     values = dict(zip(names, table[:, 1:].T, strict=True))
     place = {at: index for index, at in enumerate(rounds.tolist())}
     for at, name, value in own:
-        if at in place and value is not None:
-            values.setdefault(name, np.full(len(rounds), np.nan))[place[at]] = value
+        if at in place and name not in METRICS:
+            column = values.setdefault(name, np.full(len(rounds), np.nan))
+            column[place[at]] = np.nan if value is None else value
     return RunMetrics(rounds, values)
 
 
@@ -117,10 +118,8 @@ def _as_table(rows: Sequence[Row], width: int) -> np.ndarray:
 def insert(connection: sqlite3.Connection, run: int, table: np.ndarray, own: Sequence[Row]) -> None:
     """Rows as `checked_rows` has them; those of rounds that are there are replaced. SQLite takes NaN for nothing."""
     for name, rows in (("metrics", table.tolist()), ("own_metrics", own)):
-        if rows:
-            make_table(connection)
-            places = ", ".join("?" * len(TABLES[name]))
-            connection.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({places})", [(run, *row) for row in rows])
+        places = ", ".join("?" * len(TABLES[name]))
+        connection.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({places})", [(run, *row) for row in rows])
 
 
 def seal(connection: sqlite3.Connection, run: int) -> None:

@@ -44,10 +44,9 @@ def register_runs(
     for spec in specs:
         now, identity = fingerprints[spec.run_id], _fields(spec, IDENTITY)
         if (before := data_of.setdefault(_fields(spec, _OF_THE_DATA), now)) != now:
-            raise FedGAError(
-                f"the data of {spec.dataset!r} are not those the results in {str(folder)!r} were made with (their hash "
-                f"was {before[:16]}, now it is {now[:16]}): give another --out, or bring the old data back"
-            )
+            changed = f"the data of {spec.dataset!r} are not those the results in {str(folder)!r} were made with"
+            hashes = f"their hash was {before[:16]}, now it is {now[:16]}"
+            raise FedGAError(f"{changed} ({hashes}): give another --out, or bring the old data back")
         if spec.run_id not in known:
             _check_settings(folder, spec, by_identity.get(identity, []), axes)
             known.add(spec.run_id)
@@ -65,10 +64,8 @@ def _check_code(connection: sqlite3.Connection, folder: Path, specs: Sequence[Ru
     """Refuse plugins whose code is not the one this folder's runs were made with."""
     for part, digest in own_code(specs, measured=True).items():
         if enter_code(connection, part, digest) != digest:
-            raise FedGAError(
-                f"{part.origin} has changed since the runs in {str(folder)!r} were made with it: give another --out, "
-                "or bring the old code back"
-            )
+            changed = f"{part.origin} has changed since the runs in {str(folder)!r} were made with it"
+            raise FedGAError(f"{changed}: give another --out, or bring the old code back")
 
 
 def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes: Collection[str]) -> None:

@@ -55,10 +55,8 @@ def _run(row: tuple[Any, ...]) -> Run:
     try:
         spec = RunSpec.from_json(named["spec"])
     except FedGAError as error:
-        raise FedGAError(
-            f"run {quoted(named['run_id'])} is described in a way this version cannot read ({error}): was it written "
-            "by a newer fedga?"
-        ) from error
+        run_id = quoted(named["run_id"])
+        raise FedGAError(f"run {run_id} cannot be read ({error}): was it written by a newer fedga?") from error
     return Run(spec=spec, **{name: named[name] for name in _OF_A_RUN})
 
 

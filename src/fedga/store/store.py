@@ -86,10 +86,8 @@ class Store(ResultsReader):
             connection = self._opened()
             with transaction(connection):
                 if self._file_number() != self._inode:
-                    raise FedGAError(
-                        f"{str(self.folder / FILE_NAME)!r} was replaced or removed meanwhile: give the same command "
-                        "again, it continues with what is there now"
-                    )
+                    file = str(self.folder / FILE_NAME)
+                    raise FedGAError(f"{file!r} was replaced or removed meanwhile: give the same command again")
                 yield connection
 
     def _opened(self) -> sqlite3.Connection:
@@ -240,9 +238,8 @@ class Store(ResultsReader):
             "UPDATE groups SET heartbeat = ? WHERE id = ? AND owner = ?", (time.time(), group_id, str(self.owner))
         ).rowcount
         if not mine:
-            raise FedGAError(
-                f"another process has taken over group {group_id} of {str(self.folder)!r}: leave it to that one"
-            )
+            group = f"group {group_id} of {str(self.folder)!r}"
+            raise FedGAError(f"another process has taken over {group}: leave it to that one")
 
     @staticmethod
     def _unfinished(connection: sqlite3.Connection, group_id: int) -> set[str]:

@@ -21,7 +21,6 @@ from fedga import plugins
 from fedga.common.files import write_whole
 from fedga.common.sealed import DamagedError, seal, unseal
 from fedga.data import Dataset
-from fedga.data.assemble import listed
 from fedga.engine.device_data import InputScaling
 from fedga.engine.stack.stacked import float_buffers, trained_parameters
 from fedga.errors import FedGAError, quoted
@@ -51,14 +50,11 @@ class SavedModel:
         """The name of the data it was trained on, for `load_dataset`; a path that stands in the file is not opened."""
         name = self.spec.dataset
         if name.startswith(SITES):
-            raise FedGAError(
-                f"the samples of {quoted(name.removeprefix(SITES))} lie at its sites: give some of them with --dataset"
-            )
+            sites = quoted(name.removeprefix(SITES))
+            raise FedGAError(f"the samples of {sites} lie at its sites: give some of them with --dataset")
         if find_source(name) is None and name not in plugins.parts("datasets", installed=False):
-            raise FedGAError(
-                f"it was trained on {quoted(name)}, and a path that a file names is not opened: give the data with "
-                "--dataset"
-            )
+            path = f"it was trained on {quoted(name)}, and a path that a file names is not opened"
+            raise FedGAError(f"{path}: give the data with --dataset")
         return name
 
     def is_own_data(self, dataset: str) -> bool:
@@ -78,19 +74,15 @@ class SavedModel:
             )
         if self.feature_names and data.feature_names and self.feature_names != data.feature_names:
             at = next(at for at, name in enumerate(self.feature_names) if name != data.feature_names[at])
-            raise FedGAError(
-                f"column {at + 1} of the features of {data.name} is {data.feature_names[at]!r}, where {called} was "
-                f"trained on {self.feature_names[at]!r}: give the same columns in the same order "
-                f"({listed(self.feature_names)})"
-            )
+            column = f"column {at + 1} of the features of {data.name} is {data.feature_names[at]!r}"
+            trained = f"{called} was trained on {self.feature_names[at]!r}"
+            raise FedGAError(f"{column}, where {trained}: give the same columns in the same order")
 
     def check_trained_on(self, data: Dataset, called: str) -> None:
         """Refuse data that are found under the name of those it was trained on, and are others."""
         if data.fingerprint != self.fingerprint:
-            raise FedGAError(
-                f"{quoted(self.spec.dataset)} is not what {called} was trained on, or has changed since: name the data "
-                "to use with --dataset"
-            )
+            changed = f"{quoted(self.spec.dataset)} is not what {called} was trained on, or has changed since"
+            raise FedGAError(f"{changed}: name the data to use with --dataset")
 
 
 def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
@@ -130,9 +122,7 @@ def load_model(path: Path, model: str | None = None, notice: Callable[[str], Non
     try:
         file = unseal(path)
     except FileNotFoundError:
-        raise FedGAError(
-            f"there is no model file {path}: give a .safetensors file from the folder models of a run"
-        ) from None
+        raise FedGAError(f"there is no model file {path}: give one from the folder models of a run") from None
     except DamagedError as error:
         raise FedGAError(f"{error}: give an intact copy, or train it again") from error
     except OSError as error:
@@ -165,9 +155,8 @@ def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         }
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]
-        raise FedGAError(
-            f"{path} describes its run in a way this version cannot read ({reason}): was it written by a newer fedga?"
-        ) from error
+        sentence = f"{path} describes its run in a way this version cannot read ({reason})"
+        raise FedGAError(f"{sentence}: was it written by a newer fedga?") from error
 
 
 def _listed(metadata: Mapping[str, str], name: str, kind: type) -> tuple[Any, ...]:
@@ -220,17 +209,10 @@ def _check_weights(path: Path, name: str, model: nn.Module, weights: Mapping[str
     """Refuse weights that are missing, of another type, or not finite."""
     known = model.state_dict()
     if lost := [key for key in trained_parameters(model) | float_buffers(model) if key in known and key not in weights]:
-        raise FedGAError(
-            f"{path} has no weights {', '.join(lost[:3])}, which model {name} needs: give an intact copy, or the code "
-            "that the model was trained with"
-        )
+        needed = f"{', '.join(lost[:3])}, which model {name} needs"
+        raise FedGAError(f"{path} has no weights {needed}: give an intact copy, or the code it was trained with")
     for key in weights.keys() & known.keys():
         if known[key].dtype != weights[key].dtype:
-            raise FedGAError(
-                f"the weights in {path} are of other types than those of model {name}: give an intact copy"
-            )
+            raise FedGAError(f"the weights in {path} are of other types than model {name}: give an intact copy")
         if not weights[key].isfinite().all():
-            raise FedGAError(
-                f"the weights {quoted(key)} in {path} are not finite numbers: give an intact copy, or train it with a "
-                "smaller --lr"
-            )
+            raise FedGAError(f"the weights {quoted(key)} in {path} are not finite numbers: give an intact copy")

@@ -244,10 +244,7 @@ def _parameters(model: str, shape: str, classes: int) -> int:
     from fedga.study.prepare import fitting_model
 
     if not re.fullmatch(r"[1-9]\d{0,5}([x×][1-9]\d{0,5}){0,2}", shape.lower()):
-        raise FedGAError(
-            f"--shape {shape!r} is not the shape of a sample: write channels, height and width as 3x32x32, or the "
-            "number of features of a table"
-        )
+        raise FedGAError(f"--shape {shape!r} is not the shape of a sample: write channels, height, width as 3x32x32")
     input_shape = tuple(int(side) for side in re.findall(r"\d+", shape))
     with torch.device("meta") if model in MODELS else nullcontext():
         return sum(p.numel() for p in fitting_model(model, input_shape, classes).parameters())
