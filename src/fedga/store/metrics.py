@@ -124,7 +124,10 @@ def insert(connection: sqlite3.Connection, run: int, table: np.ndarray, own: Seq
 
 def seal(connection: sqlite3.Connection, run: int) -> None:
     """Digests for what the file has of a run, whatever it is."""
-    table, own = _rows(connection, run)
+    _enter_digests(connection, run, *_rows(connection, run))
+
+
+def _enter_digests(connection: sqlite3.Connection, run: int, table: np.ndarray, own: Sequence[Row]) -> None:
     found = _digests(run, table, own, tuple(GROUPS))
     enter(connection, {part: of for part, of in found.items() if (own if part.startswith("own/") else len(table))})
 
@@ -136,12 +139,15 @@ def write_metrics(connection: sqlite3.Connection, runs: Mapping[str, int], metri
         added.setdefault(measured.run_id, []).append(measured)
     for run_id, rows in added.items():
         run = runs[run_id]
-        checked_rows(connection, digests, run, run_id)
+        before, own_before = checked_rows(connection, digests, run, run_id)
         known = [(row.round, {name: _known(value) for name, value in row.values.items()}) for row in rows]
         table = _as_table([(at, *map(values.get, METRICS)) for at, values in known], 1 + len(METRICS))
         own = [(at, name, values[name]) for at, values in known for name in values.keys() - set(METRICS)]
         insert(connection, run, table, own)
-        seal(connection, run)
+        if (np.diff(np.concatenate((before[-1:, 0], table[:, 0]))) > 0).all():
+            _enter_digests(connection, run, np.concatenate((before, table)), [*own_before, *sorted(own)])
+        else:  # rounds that are trained again replace themselves
+            seal(connection, run)
 
 
 def _known(value: Any) -> float | None:

@@ -48,15 +48,22 @@ class RoundMetrics:
     round: int
     values: Mapping[str, float | None]
 
-    def __init__(self, run_id: str, round: int, /, *built_in: float | None, **named: float | None) -> None:  # noqa: A002
-        """Built-in metrics in the order of ``METRICS``, or any metric by its name."""
-        values = dict(zip(METRICS, built_in, strict=False)) | named
-        for name, value in (("run_id", run_id), ("round", round), ("values", values)):
+    def __init__(
+        self,
+        run_id: str,
+        round: int,  # noqa: A002 - the field's own name
+        *built_in: float | None,
+        values: Mapping[str, float | None] | None = None,
+        **named: float | None,
+    ) -> None:
+        """Built-in metrics in the order of ``METRICS``, ``values`` by name, and further ones by their names."""
+        found = {**dict(zip(METRICS, built_in, strict=False)), **(values or {}), **named}
+        for name, value in (("run_id", run_id), ("round", round), ("values", found)):
             object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, run_id: str, round: int, measured: Mapping[str, float]) -> RoundMetrics:  # noqa: A002
-        return cls(run_id, round, **measured)
+        return cls(run_id, round, values=measured)
 
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> bytes:
