@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedga.cli import console, progress
+from fedga.cli import _program, console, progress
 from fedga.engine.engine import Engine
 from fedga.engine.server import LaneRound
 from fedga.store.store import Store
@@ -469,3 +469,20 @@ def test_the_table_of_results_has_a_row_per_run_and_round() -> None:
     assert header.split() == COLUMNS
     assert len(rows) == 6
     assert fedga("results out --summary --format csv").code == 2
+
+
+@pytest.mark.parametrize("flags", ["--data digits --seed 0", "--datasets=digits --seeds 0", "--dataset digits"])
+def test_every_spelling_of_a_flag_is_the_same_run(flags: str) -> None:
+    small = SMALL.replace("--dataset digits ", "")
+    done(f"run {small} --rounds 1 --algorithms fedga {flags} --out out")
+    done(f"run {SMALL} --rounds 1 --algorithm fedga --seeds 0 --out out")
+    assert len(json.loads(done("results out --format json").out)) == 1
+
+
+def test_help_shows_one_flag_for_one_thing_in_few_words() -> None:
+    program = _program()
+    for name in ("run", "results", "archive", "unpack", "repair", "evaluate", "algorithms"):
+        for option in program.commands[name].params:
+            assert sum(flag.startswith("--") for flag in option.opts) <= 1, option.opts
+            words = (getattr(option, "help", "") or "").partition(": ")[0].split()
+            assert len(words) <= 12, (name, option.opts, words)

@@ -25,7 +25,6 @@ from fedga.engine.profile import (
     NO_PROFILE,
     OTHER,
     PHASES,
-    Measured,
     Profile,
     Stage,
     Stopwatch,
@@ -52,6 +51,12 @@ def own_time() -> Iterator[Clock]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "time", clock)
         yield clock
+
+
+def stopped(watch: Stopwatch) -> Stopwatch:
+    """With all seconds until now added to its stages."""
+    assert watch.shown
+    return watch
 
 
 def nonzero(stage: Stage) -> dict[str, float]:
@@ -89,7 +94,7 @@ def test_every_second_is_counted_once_for_the_innermost_span(before: list[Any], 
             with watch.round(3):
                 for work in one:
                     perform(watch, clock, work, OTHER, steady)
-        found = watch.measured()
+        found = stopped(watch)
     assert found.outside.seconds == {phase: outside[phase] for phase in PHASES}
     assert found.steady.seconds == {phase: steady[phase] for phase in PHASES}
     assert found.outside.wall + found.steady.wall == clock.now
@@ -105,7 +110,7 @@ def test_time_of_an_error_is_counted_and_spans_are_left() -> None:
             clock.now += 2
             raise KeyboardInterrupt
         clock.now += 1
-        found = watch.measured()
+        found = stopped(watch)
     assert nonzero(found.steady) == {DIAGNOSIS: 2}
     assert nonzero(found.outside) == {OTHER: 1}
 
@@ -139,7 +144,7 @@ def test_waiting_is_divided_by_what_workers_did() -> None:
                     clock.now += 5  # the caller's own work
             with watch.span(LOCAL_TRAINING):
                 clock.now += 7  # workers rest
-        found = watch.measured()
+        found = stopped(watch)
     assert nonzero(found.steady) == {DATA: 2, LOCAL_TRAINING: 6 + 7, DIAGNOSIS: 4, EVALUATION: 5}
 
 
@@ -155,10 +160,10 @@ def test_first_rounds_of_every_engine_are_told_apart() -> None:
             watch.built()  # some runs ended with this round
         with watch.round(1):
             clock.now += 10
-        found = watch.measured()
+        found = stopped(watch)
     assert (found.warm_up.rounds, found.warm_up.wall) == (3, 12)
     assert (found.steady.rounds, found.steady.wall) == (4, 3)
-    assert found.telling is found.steady
+    assert found.shown is found.steady
 
 
 def test_without_a_steady_round_the_first_is_told() -> None:
@@ -166,9 +171,9 @@ def test_without_a_steady_round_the_first_is_told() -> None:
     watch.built()
     with watch.round(2):
         pass
-    found = watch.measured()
-    assert found.telling is found.warm_up
-    assert found.telling.rounds == 1
+    found = stopped(watch)
+    assert found.shown is found.warm_up
+    assert found.shown.rounds == 1
 
 
 def test_no_profile_is_nothing() -> None:
@@ -204,10 +209,10 @@ def run(profile: Profile, slots: int) -> tuple[Engine, list[LaneRound]]:
     return engine, results
 
 
-def measure(slots: int) -> tuple[Measured, list[LaneRound], Engine]:
+def measure(slots: int) -> tuple[Stopwatch, list[LaneRound], Engine]:
     watch = Stopwatch(CPU)
     engine, results = run(watch, slots)
-    return watch.measured(), results, engine
+    return watch, results, engine
 
 
 @pytest.mark.parametrize("slots", [2, 1000])
@@ -255,6 +260,6 @@ def test_local_steps_are_counted(threads: int, slots: int) -> None:
     for _ in range(3):
         with watch.round(1):
             engine.run_round()
-    found = watch.measured()
+    found = stopped(watch)
     a_round = sum(2 * -(-int(size) // 8) for size in lane.federation.sizes)
     assert (found.warm_up.client_steps, found.steady.client_steps) == (a_round, 2 * a_round)

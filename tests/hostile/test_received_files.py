@@ -14,7 +14,7 @@ import torch
 
 from fedga.common.sealed import seal, unseal
 from fedga.spec.settings import RunSpec
-from fedga.store.digests import seal_everything
+from fedga.store.database import seal_everything
 from tests.cli.program import SMALL, done, fedga
 from tests.hostile.audit import watched
 
@@ -200,8 +200,7 @@ def test_a_received_folder_runs_nothing(name: str, received: Path) -> None:
         ("UPDATE metrics SET accuracy = 'high'",),
         ("UPDATE partitions SET arrays = x'00'",),
         ("UPDATE partitions SET key = '[]'",),
-        ("CREATE TABLE own_code (part TEXT PRIMARY KEY, digest TEXT, origin TEXT)",
-         "INSERT INTO own_code VALUES ('nothing/of/ours', 'x', 'y')"),
+        ("INSERT INTO own_code VALUES ('nothing/of/ours', 'x', 'y')",),
     ],
 )  # fmt: skip
 def test_whatever_a_received_results_file_holds_is_answered_in_a_sentence(

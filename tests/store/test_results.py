@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import random
+import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from fedga.errors import FedGAError
 from fedga.spec.settings import RunSpec
-from fedga.store.digests import seal_everything
+from fedga.store.database import seal_everything
 from fedga.store.store import RoundMetrics, Store
 
 Specs = Callable[..., RunSpec]
@@ -96,6 +97,29 @@ def test_numbers_are_exact_and_gaps_are_empty(tmp_path: Path, spec: Specs) -> No
         [row] = json.loads(table(store, "json"), parse_constant=pytest.fail)
         assert row["accuracy"] == 0.1 + 0.2
         assert (row["macro_f1"], row["ea_ratio"], row["preset"]) == (None, None, "")
+
+
+def test_whatever_its_bits_nan_is_nothing(tmp_path: Path, spec: Specs) -> None:
+    """Libraries give NaN with a sign or a payload; the file keeps none of them, so a digest must not."""
+    odd = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
+    with Store(tmp_path) as store:
+        store.register([spec()], {spec().run_id: "data"})
+        [group] = store.create_groups([[spec().run_id]])
+        store.claim(group.id)
+        store.commit(group.id, 1, [RoundMetrics(spec().run_id, 1, 0.5, odd, mine=odd)])
+        store.check()
+        assert table(store).splitlines()[1] == "mnist,0.1,fedga,,sgd,0,1,0.5,,,,,"
+
+
+def test_a_plugin_never_replaces_a_built_in_metric(tmp_path: Path, spec: Specs) -> None:
+    """Not even in a file of somebody else, whose table of plugins' metrics may hold any name."""
+    store = fill(tmp_path, [spec()])
+    before = table(store)
+    connection = store._opened()
+    connection.execute("INSERT INTO own_metrics VALUES (1, 1, 'accuracy', 7.0)")
+    seal_everything(connection)
+    assert table(store) == before
+    store.close()
 
 
 def test_a_store_without_rows(tmp_path: Path, spec: Specs) -> None:

@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Annotated, Any, NoReturn
 
@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from fedga.cli.console import fail
 from fedga.cli.loading import watch_loading
-from fedga.cli.usage import UsageError, usage_sentence
+from fedga.cli.usage import UsageError, checked_arguments, usage_sentence
 from fedga.errors import FedGAError
 from fedga.version import __version__
 
@@ -46,7 +46,7 @@ def _common(
         bool, typer.Option("--traceback", help="Show where an error came from, not its sentence alone.")
     ] = False,
 ) -> None:
-    """Options of every command; ``main`` takes ``--traceback`` out beforehand, so that it may stand anywhere."""
+    """Options of every command; ``main`` takes ``--traceback`` out first, so that it may stand anywhere."""
 
 
 @cache
@@ -54,38 +54,21 @@ def _program() -> Any:
     """The commands, which live in modules of their own, loaded once."""
     from fedga.cli.commands import data, diagnose, flower, inspect, new, paper, report, run, tune
 
-    app.command("run")(run.command)
-    app.command("paper")(paper.paper)
-    app.command("tune")(tune.tune)
-    app.command("report")(report.report)
-    app.command("results")(inspect.results)
-    app.command("archive")(inspect.archive)
-    app.command("unpack")(inspect.unpack)
-    app.command("repair")(inspect.repair)
-    app.command("evaluate")(inspect.evaluate_model)
-    app.command("diagnose")(diagnose.diagnose)
-    app.command("algorithms")(inspect.algorithms)
+    commands: dict[str, Callable[..., None]] = {
+        **{"run": run.command, "paper": paper.paper, "tune": tune.tune, "report": report.report},
+        **{"results": inspect.results, "archive": inspect.archive, "unpack": inspect.unpack},
+        **{"repair": inspect.repair, "evaluate": inspect.evaluate_model, "diagnose": diagnose.diagnose},
+        "algorithms": inspect.algorithms,
+    }
+    for name, function in commands.items():
+        app.command(name)(function)
     app.add_typer(new.app, name="new")
     app.add_typer(data.app, name="data")
     app.add_typer(flower.app, name="flower")
     return get_command(app)
 
 
-def _with_bare_switches(arguments: Sequence[str]) -> list[str]:
-    """``--standardize`` alone means true, ``--no-standardize`` false; with a value it is taken as written."""
-    spelled = []
-    for position, argument in enumerate(arguments):
-        following = arguments[position + 1] if position + 1 < len(arguments) else "--"
-        if argument == "--no-standardize":
-            spelled += ["--standardize", "false"]
-        elif argument == "--standardize" and following.startswith("-"):
-            spelled += ["--standardize", "true"]
-        else:
-            spelled.append(argument)
-    return spelled
-
-
-_FILE_TROUBLES = {
+_FILE_ERRORS = {
     errno.ENOSPC: "the disk is full: free some space and give the same command again, it continues",
     errno.EDQUOT: "the disk quota is used up: free some space and give the same command again, it continues",
     errno.EACCES: "permission denied: choose a folder you may write to with --out",
@@ -99,9 +82,7 @@ _FILE_TROUBLES = {
     errno.ELOOP: "links lead in a circle here: give the path of the file itself",
 }
 _NO_THREAD = ("can't start new thread", "Failed to launch worker thread")  # in the words of Python, and of Arrow
-_LONGEST_PATH = 200  # as a sentence shows it
-# What a loader of libraries says where memory does not reach.
-_CANNOT_LOAD = ("failed to map segment", "cannot allocate memory", "static TLS block")
+_CANNOT_LOAD = ("failed to map segment", "cannot allocate memory", "static TLS block")  # in those of the loader
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -116,8 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _write_what_can_be_written()
     watch_loading()
     try:
-        code = _invoke(_with_bare_switches(given))
-        sys.stdout.flush()  # here, where a closed pipe is still met with calm
+        code = _invoke(given)
+        sys.stdout.flush()  # here, where a closed pipe is still caught
         sys.exit(code)
     except BrokenPipeError:
         _leave_quietly()
@@ -130,30 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail(sentence)
 
 
-def _refuse_repeated(arguments: Sequence[str]) -> None:
-    """The parser would keep the last of two and say nothing."""
-    options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    for option in options:
-        if f"--no-{option[2:]}" in options:
-            raise FedGAError(f"{option} and --no-{option[2:]} are both given: give one of them")
-    options = ["--seeds" if option == "--seed" else option for option in options]  # one setting by two names
-    for option in options:
-        if options.count(option) > 1:
-            raise FedGAError(f"{option} is given twice: give it once, with a comma list such as {option} A,B")
-
-
-def _refuse_empty(arguments: Sequence[str]) -> None:
-    """An unset variable in a script: a folder of no name would be the one the user works in."""
-    for before, argument in zip(("", *arguments), arguments, strict=False):
-        if not argument and before != "--preset":  # which may be none
-            what = f"the value of {before}" if before.startswith("--") else "an argument"
-            raise FedGAError(f"{what} is empty: give one, or leave it out")
-
-
 def _invoke(arguments: list[str]) -> int:
-    _refuse_repeated(arguments)
-    _refuse_empty(arguments)
     program = _program()
+    arguments = checked_arguments(arguments, program)
     try:
         with program.make_context("fedga", arguments) as context:
             program.invoke(context)
@@ -164,45 +124,36 @@ def _invoke(arguments: list[str]) -> int:
 
 def _sentence(error: Exception) -> str | None:
     """What the user should know and do; None for a bug of ours."""
+    number = error.errno if isinstance(error, OSError) else None
+    more_memory = "close other programs, or raise the limit (ulimit -v)"
     if isinstance(error, FedGAError):
         return str(error)
     if isinstance(error, UsageError):
         return usage_sentence(error)
-    if isinstance(error, OSError) and error.errno in _FILE_TROUBLES:
-        return (f"{_cut(str(error.filename))}: " if error.filename else "") + _FILE_TROUBLES[error.errno]
+    if isinstance(error, OSError) and number in _FILE_ERRORS:
+        return (f"{str(error.filename)[:200]}: " if error.filename else "") + _FILE_ERRORS[number]
     if any(sign in str(error) for sign in _NO_THREAD):
         return "no further thread can be started: raise the limit (ulimit -u), close other programs or give --threads 1"
-    return _sentence_of_memory(error)
-
-
-def _sentence_of_memory(error: Exception) -> str | None:
-    more = "close other programs, or raise the limit (ulimit -v)"
-    if (reason := _why_not_loaded(error)) is not None:
-        return f"too little memory to load PyTorch ({reason}): {more}"
-    is_loaded = hasattr(sys.modules.get("torch"), "OutOfMemoryError")  # else what needs PyTorch cannot be asked
+    if reason := _why_not_loaded(error):
+        return f"too little memory to load PyTorch ({reason}): {more_memory}"
+    is_loaded = hasattr(sys.modules.get("torch"), "OutOfMemoryError")
     if isinstance(error, (RuntimeError, MemoryError)) and is_loaded:
         from fedga.engine.stack.budget import is_out_of_memory
 
         if is_out_of_memory(error):
             return "out of memory, however little is done at once: use a smaller --batch-size, --model or data set"
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return f"out of memory: {more}"
-    return None
+    return f"out of memory: {more_memory}" if isinstance(error, MemoryError) or number == errno.ENOMEM else None
 
 
-def _why_not_loaded(error: BaseException | None) -> str | None:
-    """Of an error while a library was loaded, the line that speaks of memory; None for all others."""
+def _why_not_loaded(error: BaseException | None) -> str:
+    """Of an error while a library was loaded, the line about memory; empty for all others."""
     while error is not None:
         lines = str(error).splitlines() if isinstance(error, ImportError | OSError) else []
         for line in lines:
             if any(sign in line for sign in _CANNOT_LOAD):
-                return _cut(line.strip())
+                return line.strip()[:200]
         error = error.__cause__ or error.__context__
-    return None
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}…"
+    return ""
 
 
 def _leave_quietly() -> NoReturn:

@@ -1,4 +1,4 @@
-"""Paths that a user gave, looked at before anything is loaded."""
+"""Paths that a user gave, checked before anything is loaded."""
 
 from __future__ import annotations
 

@@ -10,7 +10,15 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from fedga.cli.console import err, say
@@ -64,27 +72,13 @@ class SweepProgress:
     """Turns what a sweep reports into a bar; on a plain stream, into a line now and then."""
 
     def __init__(
-        self,
-        specs: Sequence[RunSpec],
-        axes: Sequence[str],
-        finished: int,
-        stop: StopRequest,
-        console: Console = err,
+        self, specs: Sequence[RunSpec], axes: Sequence[str], finished: int, stop: StopRequest, console: Console = err
     ) -> None:
         self.console, self.stop = console, stop
         self.wanted = {spec.run_id for spec in specs}
         self.axes = [name for name in axes if name not in ("algorithm", "seed")]
         self.total = sum(spec.rounds for spec in specs)
-        self.bar = _TwoLines(
-            _plain("{task.description}", "bold"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("rounds"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self.bar = _bar(console, TextColumn("rounds"), TimeRemainingColumn(), kind=_TwoLines)
         self.task: TaskID = self.bar.add_task("training", total=self.total, completed=finished, accuracy="")
         self.done, self.logged = finished, time.monotonic()
         self.latest: dict[str, tuple[str, float]] = {}
@@ -92,7 +86,7 @@ class SweepProgress:
     def observer(self) -> Observer:
         from fedga.study.sweep import Observer
 
-        return Observer(self._started, self._advanced, self._noticed, self.stop)
+        return Observer(self._started, self._advanced, say, self.stop)
 
     def _started(self, specs: Sequence[RunSpec], rounds: int) -> None:
         self.latest = {}
@@ -111,16 +105,13 @@ class SweepProgress:
             if result.diverged:
                 self.done += spec.rounds - result.round
                 self.latest.pop(spec.run_id, None)
-                say(f"{self._name(spec)} diverged in round {result.round}: it ends here, and the table will say so")
+                settings = [f"{name} {setting_text(getattr(spec, name))}" for name in self.axes]
+                name = ", ".join([spec.algorithm, *settings, f"seed {spec.seed}"])
+                say(f"{name} diverged in round {result.round}: it ends here, and the table will say so")
         self.bar.update(self.task, completed=self.done, accuracy=self._accuracies())
         if not self.console.is_terminal and time.monotonic() - self.logged > LOG_EVERY_S:
             self.logged = time.monotonic()
             say(f"{self.done} of {self.total} rounds; accuracy {self._accuracies() or 'not measured yet'}")
-
-    def _name(self, spec: RunSpec) -> str:
-        """A run by what tells it from the others of the command."""
-        settings = [f"{name} {setting_text(getattr(spec, name))}" for name in self.axes]
-        return ", ".join([spec.algorithm, *settings, f"seed {spec.seed}"])
 
     def _accuracies(self) -> str:
         """The mean over the runs of every algorithm and preset."""
@@ -129,20 +120,18 @@ class SweepProgress:
             by_label.setdefault(label, []).append(accuracy)
         return "  ".join(f"{label} {sum(values) / len(values):.3f}" for label, values in by_label.items())
 
-    def _noticed(self, text: str) -> None:
-        say(text)
 
-
-def _plain(text: str, style: str) -> TextColumn:
-    """A column that shows names as they are, brackets and colons too."""
-    return TextColumn(text, style=style, markup=False)
+def _bar(console: Console, *further: ProgressColumn, kind: type[Progress] = Progress) -> Progress:
+    """A bar that shows names as they are, brackets and colons too."""
+    name = TextColumn("{task.description}", style="bold", markup=False)
+    columns = (name, BarColumn(bar_width=24), MofNCompleteColumn(), *further)
+    return kind(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager
 def decoding(console: Console = err) -> Iterator[Callable[[str, int, int], None]]:
     """A bar for each file of pictures that is decoded for the first time."""
-    columns = (_plain("{task.description}", "bold"), BarColumn(bar_width=24), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with _bar(console) as bar:
         tasks: dict[str, TaskID] = {}
 
         def show(what: str, done: int, total: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +18,7 @@ from fedga.spec.grid import Provenance
 from fedga.spec.kinds import Number
 from fedga.spec.settings import RunSpec
 from fedga.store.archive import is_archive
+from fedga.store.database import explained
 from fedga.tracking import parse_services, tracking
 
 if TYPE_CHECKING:
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
     from fedga.engine.profile import Profile
     from fedga.study.prepare import Preparation
-    from fedga.study.sweep import Observer
 
 ENGINES = ("built-in", "flower")
 THREADS = Number(whole=True, least=1, largest=4096)  # each has a copy of the network
@@ -39,7 +41,7 @@ Device = Annotated[str | None, own_option("--device", "auto, cpu, cuda or cuda:1
 Threads = Annotated[str | None, own_option("--threads", "CPU threads, else all cores.", "NUMBER")]
 Engines = Annotated[
     str | None,
-    own_option("--engine", "built-in, or flower: Flower's simulation engine, clients trained by Ray.", "NAME"),
+    own_option("--engine", "built-in, or flower: Flower's simulation on Ray.", "NAME"),
 ]
 Track = Annotated[str | None, own_option("--track", "Log every round to wandb, mlflow or tensorboard.", "LIST")]
 
@@ -61,16 +63,9 @@ class Program:
 
     def completed(self, written: Mapping[str, str]) -> Program:
         """With what a TOML file says where no flag does."""
-        paths = {name: Path(written[name]).expanduser() for name in ("data_dir", "out") if name in written}
-        return replace(
-            self,
-            data_dir=self.data_dir or paths.get("data_dir"),
-            out=self.out or paths.get("out"),
-            device=self.device or written.get("device"),
-            threads=self.threads or written.get("threads"),
-            track=self.track or written.get("track"),
-            engine=self.engine or written.get("engine"),
-        )
+        paths = {name: Path(text).expanduser() for name, text in written.items() if name in ("data_dir", "out")}
+        given: dict[str, Any] = {**written, **paths}
+        return replace(self, **{name: value for name, value in given.items() if getattr(self, name) is None})
 
     @property
     def on_flower(self) -> bool:
@@ -102,7 +97,7 @@ class Prepared:
 
 
 def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = True) -> Prepared:
-    """Load and deal out the data of these runs; ``active_chosen``: whether a user gave the number of active clients."""
+    """Load and partition the data of these runs; ``active_chosen``: the user gave the number of active clients."""
     cores = None if program.threads is None else THREADS.parse("--threads", program.threads)
     if program.data_dir is None:
         check_data_variable(spec.dataset for spec in runs)
@@ -134,57 +129,65 @@ def train(
     provenance: Sequence[Provenance] = (),
 ) -> None:
     """Train what the folder does not have yet, with a bar; Ctrl-C ends the program after the round it is in."""
-    from fedga.cli.profile import profiling
     from fedga.cli.progress import StopRequest, SweepProgress
     from fedga.report.tables import settings_table
     from fedga.store.store import Store
     from fedga.study.sweep import Interrupted, run_sweep
 
-    specs, preparation, watch = prepared.specs, prepared.preparation, prepared.watch
+    specs, on_flower = prepared.specs, program.on_flower
     if is_archive(folder):
-        raise FedGAError(f"{str(folder)!r} is an archive of results, to be looked at: give another --out to train")
+        raise FedGAError(f"{str(folder)!r} is an archive of results, for reports only: give another --out to train")
     with Store(folder) as store, StopRequest().listening() as stop:
-        runs = store.register(specs, preparation.fingerprints(specs), axes)  # refuses before anything is said
+        runs = store.register(specs, prepared.preparation.fingerprints(specs), axes)  # refuses before anything is said
         if provenance:
             err.print(settings_table(provenance, width=err.width))
-        finished = sum(run.finished for run in runs)
-        already = f", {'which has' if len(specs) == 1 else f'{finished} of them'} finished already" if finished else ""
-        where = f"Flower, {prepared.device}" if program.on_flower else str(prepared.device)
-        say(f"{len(specs)} run{'s' * (len(specs) != 1)} on {where}{already}; results go to {folder}")
-        for hint in preparation.hints(specs):
+        finished = [run for run in runs if run.finished]
+        already = f", {'which has' if len(specs) == 1 else f'{len(finished)} of them'} finished already"
+        where = f"Flower, {prepared.device}" if on_flower else str(prepared.device)
+        count = f"{len(specs)} run{'s' * (len(specs) != 1)}"
+        say(f"{count} on {where}{already if finished else ''}; results go to {folder}")
+        for hint in prepared.preparation.hints(specs):
             say(hint)
-        shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in runs if run.finished), stop)
+        shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in finished), stop)
+        common: dict[str, Any] = {"axes": axes, "observer": shown.observer()}
         try:
-            with tracking(program.trackers, folder, say), profiling(watch, folder), shown.bar:
-                if program.on_flower:
-                    _train_on_flower(prepared, folder, program, axes, shown.observer())
+            with tracking(program.trackers, folder, say), _profiling(prepared.watch, folder), shown.bar:
+                if on_flower:
+                    _train_on_flower(prepared, folder, program.data_dir, **common)
                 else:
-                    run_sweep(
-                        specs,
-                        store,
-                        prepared.device,
-                        axes=axes,
-                        observer=shown.observer(),
-                        preparation=preparation,
-                        profile=watch,
-                    )
+                    preparation, watch = prepared.preparation, prepared.watch
+                    run_sweep(specs, store, prepared.device, preparation=preparation, profile=watch, **common)
         except Interrupted:
             fail(f"stopped; everything so far is in {folder}, and the same command continues", code=130)
 
 
-def _train_on_flower(
-    prepared: Prepared, folder: Path, program: Program, axes: Sequence[str], observer: Observer
-) -> None:
+def _train_on_flower(prepared: Prepared, folder: Path, data_dir: Path | None, **common: Any) -> None:
     from fedga.flower.simulation import run_on_flower
 
     clients = max(prepared.preparation.federation(spec).num_clients for spec in prepared.specs)
     say(f"starting Flower's simulation engine with {clients} clients, which takes some 20 seconds")
-    run_on_flower(
-        prepared.specs,
-        folder,
-        clients,
-        axes=axes,
-        data_dir=program.data_dir,
-        device=prepared.device,
-        observer=observer,
-    )
+    run_on_flower(prepared.specs, folder, clients, data_dir=data_dir, device=prepared.device, **common)
+
+
+@contextmanager
+def _profiling(profile: Profile, folder: Path) -> Iterator[None]:
+    """At the end, also where the user stops the run, print what ``profile`` measured, and write it as JSON."""
+    from fedga.engine.profile import Stopwatch
+    from fedga.report.profile import profile_table
+    from fedga.study.sweep import Interrupted
+
+    stopped: BaseException | None = None
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as error:
+        stopped = error
+    if isinstance(profile, Stopwatch) and not profile.shown.rounds:
+        say("nothing was trained, so there is no profile")
+    elif isinstance(profile, Stopwatch):
+        err.print(profile_table(profile, width=err.width))
+        path = folder / "profile.json"
+        with explained(folder):
+            path.write_text(json.dumps(profile.as_json(), indent=2) + "\n", encoding="utf-8")
+        say(f"the same as numbers: {path}")
+    if stopped is not None:
+        raise stopped

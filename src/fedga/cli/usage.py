@@ -1,14 +1,71 @@
-"""Mistakes in the command itself, told like any other: in one sentence."""
+"""Arguments as they were typed: other spellings, what is given twice or empty, and mistakes in one sentence."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
+from typing import Any
 
 import typer
+
+from fedga.errors import FedGAError
 
 # Of its parser's errors typer names this one in public. Its base class is what every misuse of the command line raises,
 # whether typer brings the parser along, as it does now, or takes it from the package click, as it did.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+# One setting, one flag; a command takes all spellings of it and shows its own.
+_SPELLINGS = (
+    ("--dataset", "--datasets", "--data"),
+    ("--seeds", "--seed"),
+    ("--alpha", "--alphas"),
+    ("--algorithm", "--algorithms"),
+)
+
+
+def checked_arguments(arguments: Sequence[str], program: Any) -> list[str]:
+    """The arguments in the spelling of their command; what is given twice or is empty is refused."""
+    spelled = _with_bare_switches(_own_spelling(arguments, program))
+    _refuse_repeated(spelled)
+    for before, argument in zip(("", *spelled), spelled, strict=False):
+        if not argument and before != "--preset":  # which may be none; elsewhere it is an unset variable in a script
+            what = f"the value of {before}" if before.startswith("--") else "an argument"
+            raise FedGAError(f"{what} is empty: give one, or leave it out")
+    return spelled
+
+
+def _own_spelling(arguments: Sequence[str], command: Any) -> list[str]:
+    for argument in arguments:
+        command = getattr(command, "commands", {}).get(argument, command)
+    own = {flag: option.opts[0] for option in command.params for flag in option.opts if flag.startswith("--")}
+    for names in _SPELLINGS:
+        flag = next((own[name] for name in names if name in own), None)
+        own |= {name: flag for name in names if flag and name not in own}
+    split = (argument.split("=", 1) for argument in arguments)
+    return ["=".join([own.get(flag, flag), *value]) for flag, *value in split]
+
+
+def _with_bare_switches(arguments: Sequence[str]) -> list[str]:
+    """``--standardize`` alone means true, ``--no-standardize`` false; with a value it is taken as written."""
+    spelled: list[str] = []
+    for argument, following in zip(arguments, (*arguments[1:], "--"), strict=False):
+        if argument == "--no-standardize":
+            spelled += ["--standardize", "false"]
+        elif argument == "--standardize" and following.startswith("-"):
+            spelled += ["--standardize", "true"]
+        else:
+            spelled.append(argument)
+    return spelled
+
+
+def _refuse_repeated(arguments: Sequence[str]) -> None:
+    """The parser would keep the last of two and say nothing."""
+    options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    for option in options:
+        if f"--no-{option[2:]}" in options:
+            raise FedGAError(f"{option} and --no-{option[2:]} are both given: give one of them")
+        if options.count(option) > 1:
+            raise FedGAError(f"{option} is given twice: give it once, with a comma list such as {option} A,B")
 
 
 def usage_sentence(error: Exception) -> str:

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,24 +17,19 @@ from fedga.errors import FedGAError
 
 _PARTIAL = re.compile(r"\..*\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]{8}\.tmp", re.DOTALL)
 _MOST_TEXT = 64 << 20  # bytes
-_ORPHAN_AGE_S = 86_400.0  # a stray file of a process that cannot be looked at is left alone for this long
+_ORPHAN_AGE_S = 86_400.0  # a stray file of a process on another machine is left alone for this long
 
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISLNK, "a link"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_KINDS = {
+    **{stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"},
+    **{stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"},
+}
 
 
 def write_whole(path: Path, content: str | bytes, *, synced: bool = False) -> Path:
     """Write a file, with the folders it is in, so that nobody ever reads half of it; text as UTF-8, line ends as given.
 
-    It is written under a name of this process beside its place, and then moved there: whoever is killed on the way
-    leaves the file that was there before. One that is ``synced`` is whole after a power cut too, and there
-    to stay after `sync_folder`. An ``OSError`` is the caller's to put into words.
+    It is written under a name of this process beside its place, and then moved there: a kill leaves the file that was
+    there before. One that is ``synced`` is whole after a power cut too, and there to stay after `sync_folder`.
     """
     partial = partial_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +56,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def partial_name(path: Path) -> Path:
-    """Where to write what is to be moved to ``path`` at the end; the name tells whose it is."""
+    """Where to write what is to be moved to ``path`` at the end; its name says which process writes it."""
     return path.with_name(f".{path.name[:100]}.{Owner.this_process()}.{secrets.token_hex(4)}.tmp")
 
 
@@ -74,23 +70,15 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def leftovers(folder: Path, names: re.Pattern[str] = _PARTIAL) -> list[Path]:
-    """Files in a folder whose writer is gone: half-written ones of `write_whole`, or others whose ``names`` tell it."""
-    if not folder.is_dir():
-        return []
-    return [path for path in sorted(folder.iterdir()) if _is_leftover(path, names)]
-
-
-def _is_leftover(path: Path, names: re.Pattern[str]) -> bool:
-    match = names.fullmatch(path.name)
-    if match is None:
-        return False  # not ours
-    alive = Owner.parse(match["owner"]).alive()
-    if alive is not None:
-        return not alive
-    try:
-        return time.time() - path.stat().st_mtime > _ORPHAN_AGE_S
-    except FileNotFoundError:
-        return False
+    """Files in a folder whose writer is gone: half-written ones of `write_whole`, or others whose ``names`` say it."""
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if match := names.fullmatch(path.name):
+            alive = Owner.parse(match["owner"]).alive()
+            with suppress(FileNotFoundError):
+                if alive is False or (alive is None and time.time() - path.stat().st_mtime > _ORPHAN_AGE_S):
+                    found.append(path)
+    return found
 
 
 def require_regular(path: Path | str, *, links: bool = True) -> os.stat_result:
@@ -99,9 +87,13 @@ def require_regular(path: Path | str, *, links: bool = True) -> os.stat_result:
     Libraries that open a path themselves are given it after this. ``links=False`` refuses links as well, where the
     content would be copied to somebody else. A path where nothing is raises ``FileNotFoundError``.
     """
-    status = os.stat(path, follow_symlinks=links)
+    return _checked(path, os.stat(path, follow_symlinks=links))
+
+
+def _checked(path: Path | str, status: os.stat_result) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode):
-        raise _not_a_file(path, status.st_mode)
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+        raise FedGAError(f"{path} is {kind}, where a plain file is expected: put a copy of the file there")
     return status
 
 
@@ -110,9 +102,7 @@ def open_regular(path: Path | str) -> BinaryIO:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise _not_a_file(path, status.st_mode)
+        _checked(path, os.fstat(descriptor))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -126,8 +116,3 @@ def read_text(path: Path | str) -> str:
     if len(content) > _MOST_TEXT:
         raise FedGAError(f"{path} has more than {_MOST_TEXT >> 20} MiB, too much for such a file: is it another one?")
     return content.decode("utf-8")
-
-
-def _not_a_file(path: Path | str, mode: int) -> FedGAError:
-    kind = next((name for is_such, name in _KINDS if is_such(mode)), "not a file")
-    return FedGAError(f"{path} is {kind}, where a plain file is expected: put a copy of the file there")

@@ -1,4 +1,4 @@
-"""Why code of the user's own cannot be mapped over clients, and where it does what it must not."""
+"""Why a plugin cannot be mapped over clients, and which of its lines is at fault."""
 
 from __future__ import annotations
 

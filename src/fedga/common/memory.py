@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from fedga.errors import FedGAError
@@ -13,7 +13,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def available_memory() -> int | None:
     """Bytes that this process may still take: of the machine, its container and its own limit; None if unknown."""
-    return min(_limits(), default=None)
+    known = (_left_on_machine(), _left_to_container(), memory_left_to_process())
+    return min((limit for limit in known if limit is not None), default=None)
 
 
 def require_memory(needed: int, what: str, cure: str) -> None:
@@ -37,45 +38,40 @@ def in_gb(size: int) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 5e7 else f"{size / 1e9:,.2f} GB"
 
 
-def _limits() -> Iterator[int]:
-    yield from _of_machine()
-    yield from _of_container()
-    yield from _of_process()
-
-
-def _of_machine() -> Iterator[int]:
+def _left_on_machine() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        yield next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, ValueError, StopIteration):
         try:
-            yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (AttributeError, ValueError, OSError):
-            return
+            return None
 
 
-def _of_container() -> Iterator[int]:
+def _left_to_container() -> int | None:
     """What the control group allows: version 2, in this process's own group or as a container sees it."""
+    found = []
     try:
         own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
     except OSError:
-        return
+        return None
     for folder in {_CGROUP / own, _CGROUP}:
-        try:
+        with suppress(OSError, ValueError):
             most, used = ((folder / f"memory.{name}").read_text().strip() for name in ("max", "current"))
             if most != "max":
-                yield max(0, int(most) - int(used))
-        except (OSError, ValueError):
-            continue
+                found.append(max(0, int(most) - int(used)))
+    return min(found, default=None)
 
 
-def _of_process() -> Iterator[int]:
+def memory_left_to_process() -> int | None:
+    """Bytes of address space below the limit of this process (``ulimit -v``); None without one."""
     try:
         import resource
 
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit != resource.RLIM_INFINITY:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            yield max(0, limit - pages * resource.getpagesize())
+        if limit == resource.RLIM_INFINITY:
+            return None
+        return max(0, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
     except (ImportError, OSError, ValueError):
-        return
+        return None

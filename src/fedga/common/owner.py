@@ -1,7 +1,7 @@
 """Which process works on something, and whether it still lives.
 
-Process numbers are recycled, so a process is told by its number together with the moment it started; and a number means
-nothing on another machine, after a restart or inside another container, so ``machine`` names all three.
+Process numbers are recycled, so a process is known by its number and the moment it started; a number means nothing on
+another machine, after a restart or inside another container, so ``machine`` names all three.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 import re
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-STALE_AFTER_S = 120.0  # silence after which a process that cannot be looked at is taken for dead
+STALE_AFTER_S = 120.0  # silence after which a process on another machine is taken for dead
 
 
 _TEXT = re.compile(r"(?P<machine>[\w-]+)\.(?P<pid>\d{1,9})\.(?P<started>\d*)", re.ASCII)
@@ -61,7 +62,7 @@ class Owner:
 
 
 def is_gone(owner: object, last_sign: object) -> bool:
-    """Whether whoever holds something, by its text and the time of its last sign of life, holds it no more."""
+    """Whether a process, by its text and the time of its last sign of life, is gone."""
     try:
         other = Owner.parse(owner)
     except ValueError:  # a name that no process has
@@ -71,29 +72,26 @@ def is_gone(owner: object, last_sign: object) -> bool:
 
 def _machine() -> str:
     """Host name with a hash of its boot and process namespace: where process numbers mean the same."""
-    parts = []
-    for read in (lambda: Path("/proc/sys/kernel/random/boot_id").read_text(), lambda: os.readlink("/proc/self/ns/pid")):
-        try:
-            parts.append(read())
-        except OSError:
-            parts.append("")
+    parts = ["", ""]
+    with suppress(OSError):
+        parts[0] = Path("/proc/sys/kernel/random/boot_id").read_text()
+        parts[1] = os.readlink("/proc/self/ns/pid")
     name = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40] or "host"
     return f"{name}-{hashlib.sha256(''.join(parts).encode()).hexdigest()[:8]}"
 
 
 def _started(pid: int) -> str | None:
-    """The start of a running process in clock ticks; None if there is none, "" if the system does not tell."""
+    """The start of a running process in clock ticks; None if there is none, "" if the system does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]  # a zombie works no more
     except (OSError, IndexError):
         pass
-    if os.name != "posix":
-        return ""  # os.kill would end the process there
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
+    if os.name == "posix":  # elsewhere os.kill would end the process
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        except OSError:
+            pass
     return ""

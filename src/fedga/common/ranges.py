@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 import reprlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,17 +72,19 @@ class Number:
     smallest: float | None = None
     largest: float | None = None
 
+    @property
+    def _bounds(self) -> list[tuple[str, float, Callable[[float, float], bool]]]:
+        """Words, number and comparison of the ends that there are."""
+        ends = (
+            ("above", self.above, operator.gt),
+            ("of at least", self.least, operator.ge),
+            ("below", self.below, operator.lt),
+            ("at most", self.most, operator.le),
+        )
+        return [(words, bound, inside) for words, bound, inside in ends if bound is not None]
+
     def __str__(self) -> str:
-        bounds = [
-            f"{word} {bound:{',d' if isinstance(bound, int) else 'g'}}"
-            for word, bound in (
-                ("above", self.above),
-                ("of at least", self.least),
-                ("below", self.below),
-                ("at most", self.most),
-            )
-            if bound is not None
-        ]
+        bounds = [f"{words} {bound:{',d' if isinstance(bound, int) else 'g'}}" for words, bound, _ in self._bounds]
         text = " ".join(["a whole number" if self.whole else "a number", " and ".join(bounds)]).strip()
         return f"{text} (or none)" if self.none else text
 
@@ -98,25 +102,14 @@ class Number:
         if self.zero_is_none and number == 0:
             return None
         countable = abs(number) <= _LARGEST_WHOLE if self.whole else math.isfinite(number)
-        if not countable or not self._inside(number):
+        if not countable or not all(inside(number, bound) for _, bound, inside in self._bounds):
             raise wrong_value(where, str(self), value)
-        self._refuse_extreme(where, number)
-        return number + 0.0 if not self.whole else number  # -0.0 + 0.0 is 0.0: one zero, one run
-
-    def _inside(self, number: float) -> bool:
-        return not (
-            (self.above is not None and number <= self.above)
-            or (self.least is not None and number < self.least)
-            or (self.below is not None and number >= self.below)
-            or (self.most is not None and number > self.most)
-        )
-
-    def _refuse_extreme(self, where: str, number: float) -> None:
         if self.largest is not None and number > self.largest:
             raise wrong_value(where, str(replace(self, most=self.largest)), number)
         if self.smallest is not None and 0 < number < self.smallest:
             zero = "0, or " if self.least == 0 else ""
             raise wrong_value(where, zero + str(replace(self, above=None, least=self.smallest)), number)
+        return number + 0.0 if not self.whole else number  # -0.0 + 0.0 is 0.0: one zero, one run
 
     def parse(self, where: str, text: str) -> int | float | None:
         """The value written as ``text`` on the command line."""

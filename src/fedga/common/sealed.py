@@ -1,4 +1,4 @@
-"""Tensors in a safetensors file that carries a digest of its own content, so that damage is told, not computed with.
+"""Tensors in a safetensors file that carries a digest of its own content, so that damage is noticed before use.
 
 The header holds the SHA-256 of the whole file as it is with zeros in the digest's place: a flipped bit anywhere, header
 and digest included, is noticed before a number is used. Version 0.1 wrote files without digests; those are still read.
@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from fedga.common.files import open_regular
 from fedga.common.memory import require_memory
@@ -90,7 +90,11 @@ def _verified(path: Path) -> dict[str, str]:
     """The metadata of a file whose digest, if it has one, is that of its content."""
     with open_regular(path) as file:
         require_memory(os.fstat(file.fileno()).st_size, str(path), "is it a model or checkpoint at all?")
-        length, header = _header(path, file)
+        length = file.read(_LENGTH)
+        size = int.from_bytes(length, "little")
+        header = file.read(size) if len(length) == _LENGTH and size <= _LONGEST_HEADER else b""
+        if not header or len(header) != size:
+            raise DamagedError(f"{path} is not a whole safetensors file")
         metadata = _metadata(path, header)
         digest = metadata.get(DIGEST)
         if (digest is not None) != (_SIGN.items() <= metadata.items()):
@@ -106,22 +110,13 @@ def _verified(path: Path) -> dict[str, str]:
     return metadata
 
 
-def _header(path: Path, file: BinaryIO) -> tuple[bytes, bytes]:
-    length = file.read(_LENGTH)
-    size = int.from_bytes(length, "little")
-    header = file.read(size) if len(length) == _LENGTH and size <= _LONGEST_HEADER else b""
-    if not header or len(header) != size:
-        raise DamagedError(f"{path} is not a whole safetensors file")
-    return length, header
-
-
 def _metadata(path: Path, header: bytes) -> dict[str, str]:
     try:
         found = json.loads(header).get("__metadata__", {})
     except (ValueError, AttributeError, RecursionError):
-        raise DamagedError(f"{path} is not a whole safetensors file (its header cannot be read)") from None
+        found = None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise DamagedError(f"{path} is not a whole safetensors file (its description is not text)")
+        raise DamagedError(f"{path} is not a whole safetensors file (its header cannot be read)")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Where in a user's own code an error came from."""
+"""Where in a plugin an error came from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def format_error(error: BaseException, path: Path | None = None) -> str:
-    """An error of the user's own code, with the line of her file that it came from."""
+    """An error of a plugin, with the line of its file that it came from."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno} of {Path(error.filename or '').name} is not Python ({error.msg}): correct it"
     words = f"{type(error).__name__}: {' '.join(str(error).split())[:200].rstrip('.')}"

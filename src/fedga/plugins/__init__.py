@@ -1,4 +1,4 @@
-"""A user's own algorithms, models, data sets and metrics: named in a project file, or offered by installed packages.
+"""Plugins: algorithms, models, data sets and metrics named in a project file, or offered by installed packages.
 
 The project file is the ``fedga.toml`` of the folder one works in, or of the nearest folder above; ``FEDGA_PROJECT``
 names another. It has a table per kind of part, of names and where each is defined::
@@ -6,10 +6,10 @@ names another. It has a table per kind of part, of names and where each is defin
     [algorithms]
     focal = "focal.py:Focal"     # a file, relative to fedga.toml, or "package.module:Class"
 
-Code of a part is run when the part is asked for, not before; metrics are asked for by everything that trains or
-evaluates. What a received file or message names is looked up in the project file and nowhere else (`received_part`).
-A project file, or a file it names, that belongs to another user or that everybody may write is not read, unless
-``FEDGA_PROJECT`` names that project. Who may write by group, or write what such a file imports, is not looked at.
+Code of a part is run when the part is asked for, not before; everything that trains or evaluates asks for metrics. What
+a received file or message names is looked up in the project file and nowhere else (`received_part`). A project file, or
+a file it names, that belongs to another user or that everybody may write is not read, unless ``FEDGA_PROJECT`` names
+that project. Who may write by group, or write what such a file imports, is not checked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from fedga.common.files import read_text
@@ -45,6 +44,7 @@ KINDS = {
     "servers": "server optimiser",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NOT_OURS = "belongs to another user, or everybody may write it, and {} would be run: set"
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,14 @@ class Plugin:
         """The file or module it is defined in."""
         return self.reference.rpartition(":")[0]
 
+    @property
+    def _is_file(self) -> bool:
+        return self.folder is not None and self.origin.endswith(".py")
+
     def load(self) -> Any:
-        """What the reference names; whatever goes wrong in the user's file is one sentence with its line."""
+        """What the reference names; an error in the user's file is one sentence with its line."""
         place, _, attribute = self.reference.rpartition(":")
-        module = run_file(self.file) if self.folder and place.endswith(".py") else self._import(place)
+        module = run_file(self.file) if self._is_file else self._imported(importlib.import_module)
         found: Any = module
         for step in attribute.split("."):
             if not hasattr(found, step):
@@ -84,21 +88,17 @@ class Plugin:
 
     @property
     def file(self) -> Path:
-        """The source file of the part; only looked up, not run (but for the packages it lies in)."""
-        place = self.origin
-        if self.folder and place.endswith(".py"):
-            path = self.folder / place
+        """The source file of the part; only looked up, not run (except the packages it lies in)."""
+        if self.folder is not None and self._is_file:
+            path, project = self.folder / self.origin, self.folder / FILE_NAME
             if not path.is_file():
-                raise FedGAError(f"{self}: there is no file {path}: correct {self.folder / FILE_NAME}")
+                raise FedGAError(f"{self}: there is no file {path}: correct {project}")
             if not os.environ.get(VARIABLE) and not _is_ours(path):
-                raise FedGAError(
-                    f"{self}: {path} belongs to another user, or everybody may write it, and it would be run: set "
-                    f"{VARIABLE} to {self.folder / FILE_NAME} if you trust it"
-                )
+                raise FedGAError(f"{self}: {path} {_NOT_OURS.format('it')} {VARIABLE} to {project} if you trust it")
             return path.resolve()
-        spec = self._imported(lambda: importlib.util.find_spec(place))
+        spec = self._imported(importlib.util.find_spec)
         if spec is None or not spec.origin:
-            raise FedGAError(f"{self}: there is no module {place}: install it, or give a file such as focal.py:Focal")
+            raise FedGAError(f"{self}: there is no module {self.origin}: install it, or give a file as focal.py:Focal")
         return Path(spec.origin)
 
     def call(self, function: Any, *arguments: Any) -> Any:
@@ -114,21 +114,18 @@ class Plugin:
         """SHA-256 of the source of the part, and of the files beside it that it imports."""
         return source_digest(self.file)
 
-    def _import(self, module: str) -> ModuleType:
-        return self._imported(lambda: importlib.import_module(module))
-
-    def _imported(self, action: Any) -> Any:
+    def _imported(self, action: Callable[[str], Any]) -> Any:
         if self.folder or self.reference == self.name:  # typed as package.module:Class: it may lie where the user works
             make_importable(self.folder or Path.cwd())
         try:
-            return action()
+            return action(self.origin)
         except (Exception, SystemExit) as error:
             hint = ": check the name and PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
             raise FedGAError(f"{self} cannot be imported: {format_error(error)}{hint}") from error
 
 
 def parts(kind: str, built_in: Collection[str] = (), *, installed: bool = True) -> dict[str, Plugin]:
-    """The user's own parts of a kind, by name: of the project file, and of installed packages. No code is run.
+    """The plugins of a kind, by name: of the project file, and of installed packages. No code is run.
 
     A name that is ``built_in`` is refused in a project file, and left out where a package offers it. Looking through
     the installed packages takes 10 ms, so they can be left out.
@@ -163,10 +160,7 @@ def received_part(kind: str, name: str, built_in: Collection[str], where: str, f
     mine = parts(kind, built_in, installed=False)
     if name in mine:
         return mine[name]
-    raise FedGAError(
-        f"{where} names the {KINDS[kind]} {quoted(name)}, which is none of fedga's own, and nothing that it names is "
-        f"run: {flag}"
-    )
+    raise FedGAError(f"{where} names the {KINDS[kind]} {quoted(name)}, which is none of fedga's own: {flag}")
 
 
 def shadows(part: Plugin, built_in: str) -> FedGAError:
@@ -184,20 +178,16 @@ def project_file(folder: Path | None = None) -> Path | None:
             raise FedGAError(f"{VARIABLE} names {given}, where there is no {FILE_NAME}: correct it, or unset it")
         return path
     here = folder or Path.cwd()
-    if (here / FILE_NAME).is_file() and not _is_ours(here / FILE_NAME):
-        raise FedGAError(
-            f"{here / FILE_NAME} belongs to another user, or everybody may write it, and what it names would be run: "
-            f"set {VARIABLE} to it if you trust it"
-        )
+    mine = here / FILE_NAME
+    if mine.is_file() and not _is_ours(mine):
+        raise FedGAError(f"{mine} {_NOT_OURS.format('what it names')} {VARIABLE} to it if you trust it")
     return next((path for above in (here, *here.parents) if _is_ours(path := above / FILE_NAME)), None)
 
 
 def _is_ours(path: Path) -> bool:
     """Whether there is such a file, of this user or the administrator, that not everybody may write."""
-    if not path.is_file():
-        return False
-    if not hasattr(os, "getuid"):
-        return True
+    if not path.is_file() or not hasattr(os, "getuid"):
+        return path.is_file()
     status = path.stat()
     return status.st_uid in (os.getuid(), 0) and not status.st_mode & stat.S_IWOTH
 
@@ -218,32 +208,26 @@ def _read(path: Path, _changed: int) -> Mapping[str, tuple[Plugin, ...]]:
         raise FedGAError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise FedGAError(f"{path} cannot be read: {error.strerror}") from None
-    for table, content in tables.items():
-        if table not in KINDS and not isinstance(content, dict):
-            raise FedGAError(f"{path}: {table} stands in no table: put it under {_listed_tables()}")
-        if table not in KINDS:
-            raise unknown_name(f"table in {path}", table, KINDS)
-    found: dict[str, tuple[Plugin, ...]] = dict.fromkeys(KINDS, ())
     for kind, table in tables.items():
+        if kind not in KINDS and not isinstance(table, dict):
+            listed = ", ".join(f"[{known}]" for known in KINDS)
+            raise FedGAError(f"{path}: {kind} stands in no table: put it under one of {listed}")
+        if kind not in KINDS:
+            raise unknown_name(f"table in {path}", kind, KINDS)
         if not isinstance(table, dict):
             raise FedGAError(f'{path}: {kind} must be a table, such as [{kind}] and below it name = "file.py:Name"')
-        found[kind] = tuple(_part(path, text, kind, name, reference) for name, reference in table.items())
-    return found
-
-
-def _listed_tables() -> str:
-    *most, last = (f"[{kind}]" for kind in KINDS)
-    return f"{', '.join(most)} or {last}"
+    return {
+        kind: tuple(_part(path, text, kind, name, reference) for name, reference in tables.get(kind, {}).items())
+        for kind in KINDS
+    }
 
 
 def _part(path: Path, text: str, kind: str, name: str, reference: object) -> Plugin:
     line = _line(text, kind, name)
     place, _, attribute = reference.rpartition(":") if isinstance(reference, str) else ("", "", "")
     if not place or not all(step.isidentifier() for step in attribute.split(".")):
-        raise FedGAError(
-            f"{path}, line {line}: {name} must say where it is defined, as in "
-            f'{name} = "{name.replace("-", "_")}.py:Name" or "package.module:Name", not {reference!r}'
-        )
+        example = f'{name} = "{name.replace("-", "_")}.py:Name"'
+        raise FedGAError(f"{path}, line {line}: {name} must say where it is defined, as in {example}")
     if not _NAME.fullmatch(name):
         raise FedGAError(f"{path}, line {line}: {name!r} cannot be typed as a name: use letters, digits, - and _ only")
     return Plugin(kind, name, str(reference), path.parent, line)

@@ -1,4 +1,4 @@
-"""Python files of the user's own: run once, and again when they or what they import have changed.
+"""Python files of plugins: run once, and again when they or what they import have changed.
 
 A file may import others that lie beside it, also in packages there. Parts in different folders may each have a
 ``helper.py``: the one beside a part is meant.
@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -35,25 +34,17 @@ def run_file(path: Path) -> ModuleType:
     assert spec is not None  # a path that ends with .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
+    # Python tells bytecode's age by seconds: a helper that changes twice in one, as in a loop, would stay as it was.
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        with _keeping_no_bytecode():
-            exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise FedGAError(f"{path} cannot be used: {format_error(error, path)}") from error
-    _modules[path] = digest, module
-    return module
-
-
-@contextmanager
-def _keeping_no_bytecode() -> Iterator[None]:
-    """Python tells bytecode's age by seconds: a file that changes twice in one, as in a loop, would stay as it was."""
-    kept = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    try:
-        yield
     finally:
         sys.dont_write_bytecode = kept
+    _modules[path] = digest, module
+    return module
 
 
 def make_importable(folder: Path) -> None:
@@ -92,7 +83,7 @@ def _sources(path: Path) -> set[Path]:
         try:
             tree = ast.parse(source.read_bytes())
         except (SyntaxError, ValueError):
-            continue  # told when it is run
+            continue  # reported when it is run
         imported = {file for node in ast.walk(tree) for file in _imported_files(node, source, path.parent)}
         new = {file for file in imported - found if file.is_file()}
         found |= new

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedga.store import plugin_metrics as own_metrics
-from fedga.store.database import IDENTITY, explained, open_for_reading
-from fedga.store.digests import Digests, read_metrics, read_own
+from fedga.store.database import IDENTITY, reading
+from fedga.store.digests import Digests
+from fedga.store.metrics import read_metrics
 from fedga.store.records import METRICS
 from fedga.store.results import read_runs, telling_fields
 
@@ -99,23 +98,14 @@ def read_curves(
 
     ``settings``: fields that each curve has besides those that distinguish the runs.
     """
-    with explained(Path(folder), reading=True), closing(open_for_reading(Path(folder))) as connection:
-        connection.execute("BEGIN")  # rows and their digests of one moment
+    with reading(Path(folder)) as connection:
         runs = [run for run in read_runs(connection) if run_ids is None or run.run_id in run_ids]
         named = (*(name for name in IDENTITY if name != "seed"), *telling_fields(runs), *settings)
         names = tuple(dict.fromkeys(named))
         curves, digests = [], Digests(connection)
         for run in runs:
-            table = read_metrics(connection, digests, run.key, run.run_id)
-            values = {name: table[:, at] for at, name in enumerate(METRICS, 1) if not np.isnan(table[:, at]).all()}
-            values |= _own_values(read_own(connection, digests, run.key, run.run_id), table[:, 0])
-            shown = {name: getattr(run.spec, name) for name in names}
-            curves.append(Curve(shown, run.spec.seed, table[:, 0].astype(np.int64), values, run.status, run.run_id))
+            measured = read_metrics(connection, digests, run.key, run.run_id)
+            values = {name: of for name, of in measured.values.items() if name not in METRICS or not np.isnan(of).all()}
+            told = {name: getattr(run.spec, name) for name in names}
+            curves.append(Curve(told, run.spec.seed, measured.rounds, values, run.status, run.run_id))
     return curves
-
-
-def _own_values(rows: Iterable[Sequence[Any]], rounds: np.ndarray) -> dict[str, np.ndarray]:
-    measured = own_metrics.by_round(rows)
-    names = sorted({name for row in measured.values() for name in row})
-    cells = {name: [measured.get(int(at), {}).get(name) for at in rounds] for name in names}
-    return {name: np.array(column, dtype=np.float64) for name, column in cells.items()}

@@ -2,80 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+import torch
 from rich.text import Text
 
-from fedga.engine.profile import PHASES, Measured
+from fedga.engine.profile import PHASES, Stopwatch
 from fedga.report.terminal import Column, TitledTable, make_table
-from fedga.report.words import plural
 
-BAR = 20  # cells of a phase that takes all the time
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+_BAR = 20  # cells of a phase that takes all the time
 
 
-def profile_table(measured: Measured, *, width: int | None = None) -> TitledTable:
+def profile_table(watch: Stopwatch, *, width: int | None = None) -> TitledTable:
     """Seconds, share and milliseconds per round of every phase, over the steady rounds."""
-    stage = measured.telling
+    stage = watch.shown
     rows = [(phase, stage.seconds[phase], stage.share(phase)) for phase in PHASES]
-    whole = ("all", stage.wall, 1.0)
-    styles = ["" if share >= 0.005 else "dim" for _, _, share in rows] + ["bold"]
     cells = [
         (phase, f"{seconds:.2f}", f"{share:.1%}", f"{1000 * seconds / max(stage.rounds, 1):.1f}")
-        for phase, seconds, share in [*rows, whole]
+        for phase, seconds, share in [*rows, ("all", stage.wall, 1.0)]
     ]
-    bars = [Text(bar(share), style="cyan") for _, _, share in rows] + [Text("")]
-    names, *numbers = zip(*cells, strict=True)
-    columns = [Column("phase", _styled(names, styles))]
-    columns += [
-        Column(heading, _styled(texts, styles), "right")
-        for heading, texts in zip(("seconds", "share", "ms per round"), numbers, strict=True)
+    styles = [*("" if share >= 0.005 else "dim" for _, _, share in rows), "bold"]
+    texts = [[Text(text, style) for text, style in zip(of, styles, strict=True)] for of in zip(*cells, strict=True)]
+    numbers = zip(("seconds", "share", "ms per round"), texts[1:], strict=True)
+    columns = [Column("phase", texts[0]), *(Column(heading, of, "right") for heading, of in numbers)]
+    bars = Column("", [*(Text(_bar(share), "cyan") for _, _, share in rows), Text("")])
+    caption = " ".join(filter(None, _caption(watch)))
+    return make_table([*columns, bars], title=_title(watch), caption=caption, width=width, sections=[len(rows) - 1])
+
+
+def _bar(share: float) -> str:
+    whole, eighths = divmod(round(8 * _BAR * share), 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
+
+
+def _title(watch: Stopwatch) -> str:
+    stage, device = watch.shown, str(watch.device)
+    kind = "steady round" if watch.steady.rounds else "warm-up round"
+    runs = stage.run_rounds / max(stage.rounds, 1)
+    at_once = f"{runs:g} run" if runs == 1 else f"{round(runs, 1):g} runs at once"
+    place = f"{device}, {_count(torch.get_num_threads(), 'thread')}" if device == "cpu" else device
+    return f"Where the time went: {_count(stage.rounds, kind)} of {at_once}, on {place}"
+
+
+def _caption(watch: Stopwatch) -> list[str]:
+    stage, first = watch.shown, watch.warm_up
+    warm_up = f"{_count(first.rounds, 'warm-up round')} {first.wall:.2f} s; " if watch.steady.rounds else ""
+    peaks = zip(watch.peak_memory().values(), ("resident", "on the GPU"), strict=True)
+    memory = [f"{size / 2**20:,.0f} MiB {where}" for size, where in peaks if size is not None]
+    return [
+        f"{stage.client_steps / stage.wall:,.0f} local steps per second." if stage.wall else "",
+        f"Not in the table: {warm_up}outside of rounds (data, building, waiting) {watch.outside.wall:.2f} s.",
+        f"Peak memory: {', '.join(memory)}." if memory else "",
+        "" if str(watch.device) == "cpu" else "Every phase waited for the GPU: runs without --profile are faster.",
     ]
-    return make_table(
-        [*columns, Column("", bars)],
-        title=_title(measured),
-        caption=_caption(measured),
-        width=width,
-        sections=[len(rows) - 1],
-    )
 
 
-def _styled(texts: Sequence[str], styles: Sequence[str]) -> list[Text]:
-    return [Text(text, style=style) for text, style in zip(texts, styles, strict=True)]
-
-
-def bar(share: float, cells: int = BAR) -> str:
-    """A lying bar of text, to an eighth of a cell.
-
-    >>> bar(0.5, 4), bar(0.3, 4), bar(0.0, 4)
-    ('██', '█▎', '')
-    """
-    whole, rest = divmod(round(8 * cells * share), 8)
-    return "█" * whole + _EIGHTHS[rest].strip()
-
-
-def _title(measured: Measured) -> str:
-    stage = measured.telling
-    kind = "steady round" if measured.steady.rounds else "warm-up round"
-    mean = stage.run_rounds / max(stage.rounds, 1)
-    runs = "1 run" if mean == 1 else f"{round(mean, 1):,g} runs at once"
-    threads = f", {plural(measured.threads, 'thread')}" if measured.device == "cpu" else ""
-    return f"Where the time went: {plural(stage.rounds, kind)} of {runs}, on {measured.device}{threads}"
-
-
-def _caption(measured: Measured) -> str:
-    stage = measured.telling
-    parts = []
-    if stage.wall:
-        parts.append(f"{stage.client_steps / stage.wall:,.0f} local steps of a client per second.")
-    first = measured.warm_up
-    warm_up = f"{plural(first.rounds, 'warm-up round')} {first.wall:.2f} s; " if measured.steady.rounds else ""
-    outside = f"outside of rounds (reading data, building, waiting) {measured.outside.wall:.2f} s"
-    parts.append(f"Not in the table: {warm_up}{outside}.")
-    memory = [(measured.peak_memory, "resident"), (measured.peak_cuda_memory, "on the GPU")]
-    known = [f"{size / 2**20:,.0f} MiB {where}" for size, where in memory if size is not None]
-    if known:
-        parts.append(f"Peak memory: {', '.join(known)}.")
-    if measured.device != "cpu":
-        parts.append("To measure, every phase waited for the GPU: without --profile the run is a little faster.")
-    return " ".join(parts)
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

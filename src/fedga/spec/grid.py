@@ -11,9 +11,9 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedga.common.files import read_text
 from fedga.common.ranges import wrong_value
@@ -21,19 +21,14 @@ from fedga.errors import FedGAError, unknown_name
 from fedga.spec.catalog import find_source
 from fedga.spec.kinds import Number
 from fedga.spec.presets import PRESETS, algorithm_defaults, preset_settings
-from fedga.spec.settings import PARTITIONS, READ_ALPHA, SETTINGS, Options, RunSpec, parse_algorithm
+from fedga.spec.settings import PARTITIONS, READ_ALPHA, SETTINGS, RunSpec, parse_algorithm
 
-DEFAULT_ALPHA = 0.1
-DEFAULT_ALGORITHMS = ("fedavg", "fedga")
 DEMO = {"preset": ("paper", "strong"), "seed": (0, 1, 2)}  # when neither data set nor algorithm is named
-PROGRAM_KEYS = (
-    "data_dir",
-    "device",
-    "engine",
-    "out",
-    "threads",
-    "track",
-)  # a file may hold these too; they change no number, so no spec has them
+DEFAULTS: Mapping[str, tuple[Any, ...]] = {
+    **{"partition": ("dirichlet",), "dataset": ("digits",), "algorithm": ("fedavg", "fedga"), "alpha": (0.1,)},
+    **{"preset": ("",), "seed": (0,)},
+}
+PROGRAM_KEYS = ("data_dir", "device", "engine", "out", "threads", "track")  # in a file too; they change no number
 _LONGEST_RANGE = 10_000
 _MOST_RUNS = 1_000_000
 
@@ -64,17 +59,15 @@ class Sweep:
     program: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Origin:
+class _Origin(NamedTuple):
     """One value of one run: who set it and, for what a preset looks up, in which row of its table."""
 
     value: Any
     source: str
-    row: str
+    row: str = ""
 
 
-@dataclass(frozen=True)
-class _Given:
+class _Given(NamedTuple):
     """Values a user wrote, and where."""
 
     values: tuple[Any, ...]
@@ -136,11 +129,12 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
         name, where = setting_name(key), f"{key} in {path.name}"
         if name in settings or name in program:
             raise FedGAError(f"{where} is given twice, with a hyphen and with an underscore")
+        if value in ("", []) and name != "preset":
+            what = "an empty array" if value == [] else "empty"
+            raise FedGAError(f"{where} is {what}: give a value, or leave the key out")
         if name in PROGRAM_KEYS:
             if not isinstance(value, str) and name != "threads":
                 raise wrong_value(where, "a text", value)
-            if value == "":
-                raise FedGAError(f"{where} is empty: give a value, or leave the key out")
             program[name] = str(value)
         elif name not in SETTINGS:
             raise unknown_name(f"key in {path.name}", key, [*SETTINGS, *PROGRAM_KEYS])
@@ -148,8 +142,6 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
             settings[name] = _parse(where, name, value)
         else:
             entries = value if isinstance(value, list) else [value]
-            if not entries:
-                raise FedGAError(f"{where} is an empty array: give a value, or leave the key out")
             settings[name] = [SETTINGS[name].kind.check(where, entry) for entry in entries]
     return settings, program
 
@@ -175,63 +167,51 @@ def build_sweep(flags: Mapping[str, Sequence[Any] | None], config: Path | None =
         if values:
             flag = SETTINGS[name].flag
             given[name] = _Given(tuple(SETTINGS[name].kind.check(flag, value) for value in values), flag)
-    if "dataset" in given:
-        given["dataset"] = replace(given["dataset"], values=tuple(map(_one_name, given["dataset"].values)))
+    if "dataset" in given:  # a known one under its one name, however it was spelt: presets and results go by it
+        names = given["dataset"].values
+        known = tuple(source.name if (source := find_source(name)) else name for name in names)
+        given["dataset"] = given["dataset"]._replace(values=known)
     for preset in given["preset"].values if "preset" in given else ():
         if preset not in ("", *PRESETS):
             raise unknown_name("preset", preset, PRESETS)
-    return _expand(given, program)
+    return _expand(_axes(given), program)
 
 
-def _one_name(dataset: str) -> str:
-    """A known data set under its one name, however it was spelt: presets and results go by it."""
-    source = find_source(dataset)
-    return dataset if source is None else source.name
-
-
-def _expand(given: dict[str, _Given], program: Mapping[str, str]) -> Sweep:
-    axes = _axes(given)
+def _expand(axes: dict[str, _Given], program: Mapping[str, str]) -> Sweep:
     combined = math.prod(len(entry.values) for entry in axes.values())
     if combined > _MOST_RUNS:
         raise FedGAError(f"these lists make {combined:,} runs, and {_MOST_RUNS:,} are the most: give shorter lists")
     runs: dict[str, RunSpec] = {}
-    seen: dict[str, list[_Origin]] = {name: [] for name in SETTINGS}
-    options: dict[str, list[_Origin]] = {}
+    origins: dict[str, list[_Origin]] = {name: [] for name in SETTINGS}
     for combination in itertools.product(*(entry.values for entry in axes.values())):
         values, sources = _fill(dict(zip(axes, combination, strict=True)), axes)
         run = RunSpec(**values)
         runs.setdefault(run.run_id, run)
         for name, (source, row) in sources.items():
-            seen[name].append(_Origin(getattr(run, name), source, row))
-        for option, value in _filled_options(run):
-            source = f"preset {run.preset}" if run.preset else "default"
-            options.setdefault(f"{run.algorithm_name} {option}", []).append(_Origin(value, source, run.dataset))
-    provenance = tuple(line for name, origins in {**seen, **options}.items() for line in _lines(name, origins))
+            origins[name].append(_Origin(getattr(run, name), source, row))
+        written = dict(parse_algorithm(run.algorithm)[1])
+        for option, value in run.algorithm_options:
+            if option not in written:
+                origin = _Origin(value, f"preset {run.preset}" if run.preset else "default", run.dataset)
+                origins.setdefault(f"{run.algorithm_name} {option}", []).append(origin)
+    provenance = tuple(line for name, of in origins.items() for line in _lines(name, of))
     several = tuple(name for name, entry in axes.items() if len(set(entry.values)) > 1)
     return Sweep(tuple(runs.values()), provenance, several, dict(program))
 
 
 def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
     """What is combined: the user's lists and the few defaults that are lists, in the order of the spec's fields."""
-    axes = dict(given)
-    demo = "dataset" not in given and "algorithm" not in given
+    demo = DEMO if given.keys().isdisjoint(("dataset", "algorithm")) else {}
+    axes = {name: _Given(values, "default") for name, values in {**DEFAULTS, **demo}.items()} | given
     if "partition" not in given and "client_column" in given and given["client_column"].values != (None,):
         axes["partition"] = _Given(("natural",), given["client_column"].source)
-    axes.setdefault("partition", _Given(("dirichlet",), "default"))
-    axes.setdefault("dataset", _Given(("digits",), "default"))
-    axes.setdefault("algorithm", _Given(DEFAULT_ALGORITHMS, "default"))
-    axes.setdefault("alpha", _Given((DEFAULT_ALPHA,), "default"))
-    axes.setdefault("preset", _Given(DEMO["preset"] if demo else ("",), "default"))
-    axes.setdefault("seed", _Given(DEMO["seed"] if demo else (0,), "default"))
+    partitions = axes["partition"].values
     for name, readers in _READ_BY.items():
-        partitions = axes["partition"].values
         if name in given and given[name].values != (None,) and not set(partitions) & set(readers):
             flag, source = SETTINGS[name].flag, given[name].source
             where = flag if source == flag else f"{name} in {source}"
-            raise FedGAError(
-                f"{where} is not read by --partition {','.join(partitions)}: "
-                f"leave it out, or choose --partition {', '.join(readers)}"
-            )
+            remedy = f"leave it out, or choose --partition {', '.join(readers)}"
+            raise FedGAError(f"{where} is not read by --partition {','.join(partitions)}: {remedy}")
     return {name: axes[name] for name in SETTINGS if name in axes}
 
 
@@ -259,12 +239,6 @@ def _fill(chosen: dict[str, Any], axes: Mapping[str, _Given]) -> tuple[dict[str,
         else:
             sources[name] = ("default", "")
     return values, sources
-
-
-def _filled_options(run: RunSpec) -> Options:
-    """The options of the run's algorithm that the user did not write herself."""
-    written = dict(parse_algorithm(run.algorithm)[1])
-    return tuple((option, value) for option, value in run.algorithm_options if option not in written)
 
 
 def _lines(name: str, origins: Sequence[_Origin]) -> list[Provenance]:

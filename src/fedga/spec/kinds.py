@@ -1,7 +1,7 @@
 """What a setting may hold: one small object per kind of value, used for flags, TOML files and specs alike.
 
 ``check`` takes a value and gives it back in its one canonical form (so that 1 and 1.0 make the same run); ``parse``
-takes the text of a flag. Both are told ``where`` the value stands, so that the error speaks the user's words.
+takes the text of a flag. ``where`` names the place of the value for the error.
 """
 
 from __future__ import annotations
@@ -46,15 +46,8 @@ class Choice:
         return self.check(where, text.strip())
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a character, as of a file name in another encoding
-        return False
-    return True
-
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey them
+# A terminal would obey control characters; half a character comes of a file name in another encoding.
+_NOT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,7 @@ class Text:
             raise wrong_value(where, str(self), value)
         if not value.strip() and not self.empty:
             raise FedGAError(f"{where} is empty: give a name")
-        if _CONTROL.search(value) or not _is_unicode(value):
+        if _NOT_TEXT.search(value):
             raise FedGAError(f"{where} {shown_value(value)} is not text that can be stored: give it another name")
         return value.strip()
 
@@ -95,9 +88,7 @@ class Switch:
         return value
 
     def parse(self, where: str, text: str) -> bool:
-        word = text.strip().lower()
-        if word in ("true", "yes", "on", "1"):
-            return True
-        if word in ("false", "no", "off", "0"):
-            return False
-        raise wrong_value(where, str(self), text)
+        words = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
+        if (value := words.get(text.strip().lower())) is None:
+            raise wrong_value(where, str(self), text)
+        return value

@@ -1,9 +1,9 @@
 """A copy of a results folder, to commit, to send, or to go on from elsewhere.
 
 The small one is made of Parquet files that pandas and DuckDB read as they are: numbers rounded to four significant
-digits, and of class-wise looks at clients one, of one seed, at its end; trained models and checkpoints stay behind. A
+digits, class-wise evaluations of clients of one seed in its last round; trained models and checkpoints stay behind. A
 report of it says the same as one of its folder, up to that. The full one holds everything as it is, checkpoints of
-unfinished runs included: `unpack` makes a folder of it in which training goes on as if it had never been elsewhere.
+unfinished runs included: `unpack` makes a folder of it in which training goes on.
 
 Either is a set of parts with a manifest (`fedga.store.manifest`), whole or refused.
 """
@@ -22,34 +22,32 @@ from typing import Any
 
 from fedga.common.files import partial_name, remove_leftovers, require_regular
 from fedga.common.memory import require_memory
-from fedga.common.owner import is_gone
 from fedga.common.sealed import DamagedError, is_whole
 from fedga.errors import FedGAError, needs_extra
-from fedga.store import code
-from fedga.store import plugin_metrics as own_metrics
+from fedga.store import metrics
 from fedga.store.checkpoints import is_checkpoint_name
 from fedga.store.database import (
     FILE_NAME,
     IDENTITY,
     explained,
-    open_for_reading,
+    one_line,
     open_for_writing,
+    reading,
     transaction,
     without_digests,
 )
 from fedga.store.digests import damaged, has_digests
-from fedga.store.manifest import PARTS, Manifest, check_parts, read_manifest, replacing
+from fedga.store.manifest import PARTS, Writer, check_parts, read_manifest, replacing
 from fedga.store.records import METRICS
-from fedga.store.store import Store
+from fedga.store.repair import refuse_while_trained
+from fedga.store.results import ResultsReader
 
 DIGITS = 4
 SMALL, FULL = "small", "full"
 _BESIDE = ("paper.jsonl", "binary.npz")  # what `fedga paper` notes and computes outside the database
-_RUNS = ("key", "run_id", *IDENTITY, "spec", "fingerprint", "status", "rounds_done", "note")
 _TABLES: dict[str, tuple[str, ...]] = {
-    "runs": _RUNS,
-    "metrics": ("run", "round", *METRICS),
-    "own_metrics": ("run", "round", "name", "value"),
+    "runs": ("key", "run_id", *IDENTITY, "spec", "fingerprint", "status", "rounds_done", "note"),
+    **metrics.TABLES,
     "client_rounds": ("run", "round", "arrays"),
     "partitions": ("key", "arrays"),
     "own_code": ("part", "digest", "origin"),
@@ -57,7 +55,8 @@ _TABLES: dict[str, tuple[str, ...]] = {
 _MEASURED = (*METRICS, "value")
 _FEWER_RUNS = "bring an archive of fewer runs"
 _BYTES_PER_CELL = 150  # of a Parquet file's value as a Python object on its way into the database
-_NOT_DIGESTED = "{} is without digests, as fedga 0.1 wrote it: whether it is damaged cannot be told"
+_NOT_DIGESTED = "{} is without digests, as fedga 0.1 wrote it: damage to it would not be noticed"
+_INCOMPLETE = "the archive {!r} is incomplete ({}): bring a whole copy"
 
 
 def write_archive(folder: Path, target: Path, *, full: bool = False) -> list[Path]:
@@ -68,16 +67,18 @@ def write_archive(folder: Path, target: Path, *, full: bool = False) -> list[Pat
         raise FedGAError(f"{str(target)!r} lies among the models or checkpoints: give another folder for the archive")
     if (target / FILE_NAME).exists():
         raise FedGAError(f"{str(target)!r} holds results of its own: give another folder for the archive")
-    _check_results(folder)
+    ResultsReader(folder).check()
+    for name in (FILE_NAME, *_beside(folder)):
+        require_regular(folder / name, links=False)  # a link would bring along what lies elsewhere
     contents = None if full else _small_contents(folder)
     replaces_0_1 = read_manifest(target) is None and is_archive(target)
     try:
         with replacing(target, FULL if full else SMALL) as writer:
             if contents is None:
-                _add_everything(folder, writer.add)
+                _add_everything(folder, writer)
             else:
-                for name, table in contents.items():
-                    writer.add(f"{name}.parquet", _as_parquet(table))
+                for name, content in contents.items():
+                    writer.add(f"{name}.parquet", content)
             for name in _beside(folder):
                 writer.add(name, folder / name)
         for name in (*(f"{table}.parquet" for table in _TABLES), *_BESIDE) if replaces_0_1 else ():
@@ -87,63 +88,30 @@ def write_archive(folder: Path, target: Path, *, full: bool = False) -> list[Pat
         raise FedGAError(f"the archive cannot be written to {str(target)!r}: {error.strerror or error}") from None
 
 
-def _check_results(folder: Path) -> None:
-    """Refuse to copy what is damaged, and links, which would bring along what lies elsewhere."""
-    with Store(folder) as store:
-        store.check()
-    for name in (FILE_NAME, *_beside(folder)):
-        require_regular(folder / name, links=False)
-
-
 def _beside(folder: Path) -> list[str]:
     return [name for name in _BESIDE if (folder / name).is_symlink() or (folder / name).exists()]
 
 
-def _small_contents(folder: Path) -> dict[str, Any]:
-    _parquet()
-    with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
-        connection.execute("BEGIN")
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        return {table: _read(connection, table) for table in _TABLES if table in there}
-
-
-def _as_parquet(table: Any) -> bytes:
-    packed = io.BytesIO()
-    _parquet().write_table(table, packed, compression="zstd", compression_level=19, use_dictionary=True)
-    return packed.getvalue()
-
-
-def _add_everything(folder: Path, add: Callable[[str, bytes | Path], None]) -> None:
+def _add_everything(folder: Path, writer: Writer) -> None:
     """The results file, with the checkpoints that unfinished runs go on from, and all models."""
     with tempfile.TemporaryDirectory(prefix="fedga-") as place:
         copy = Path(place) / FILE_NAME
-        checkpoints = _copy_results(folder, copy)
-        add(FILE_NAME, copy)
-    for path in (folder / "checkpoints" / name for name in checkpoints):
+        checkpoints = [folder / "checkpoints" / name for name in _copy_results(folder, copy)]
+        writer.add(FILE_NAME, copy)
+    for path in checkpoints:
         if not is_whole(path):
             raise DamagedError(f"{path} is damaged or gone: give the training command again, it restarts its runs")
-        _add_plain(f"checkpoints/{path.name}", path, add)
     models = folder / "models"
-    for path in sorted(models.iterdir()) if models.is_dir() else ():
-        if path.suffix in (".safetensors", ".json"):
-            _add_plain(f"models/{path.name}", path, add)
-
-
-def _add_plain(name: str, path: Path, add: Callable[[str, bytes | Path], None]) -> None:
-    require_regular(path, links=False)
-    add(name, path)
+    models_there = sorted(models.iterdir()) if models.is_dir() else []
+    for path in (*checkpoints, *(path for path in models_there if path.suffix in (".safetensors", ".json"))):
+        require_regular(path, links=False)
+        writer.add(f"{path.parent.name}/{path.name}", path)
 
 
 def _copy_results(folder: Path, copy: Path) -> list[str]:
     """The results file as it is now, in one file and without claims; returns the names of its checkpoints."""
-    with (
-        explained(folder, reading=True),
-        closing(open_for_reading(folder)) as connection,
-        closing(sqlite3.connect(copy)) as other,
-    ):
-        claims = connection.execute("SELECT owner, heartbeat FROM groups WHERE owner NOT NULL").fetchall()
-        if not all(is_gone(owner, heartbeat) for owner, heartbeat in claims):
-            raise FedGAError(f"{str(folder)!r} is being trained in: stop that first, nothing is lost by it")
+    with reading(folder) as connection, closing(sqlite3.connect(copy)) as other:
+        refuse_while_trained(folder, connection)
         connection.backup(other)
         other.execute("PRAGMA journal_mode = DELETE")
         other.execute("UPDATE groups SET owner = NULL, heartbeat = 0")
@@ -155,23 +123,26 @@ def _copy_results(folder: Path, copy: Path) -> list[str]:
         return names
 
 
-def _read(connection: sqlite3.Connection, table: str) -> Any:
-    import pyarrow as pa
+def _small_contents(folder: Path) -> dict[str, bytes]:
+    """The tables that are not empty as Parquet files."""
+    _parquet()
+    with reading(folder) as connection:
+        connection.create_function("rounded", 1, _rounded, deterministic=True)
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        rows = {table: _small_rows(connection, table) for table in _TABLES if table in there}
+    return {table: _as_parquet(table, of) for table, of in rows.items() if of or table in ("runs", "metrics")}
 
-    names = _TABLES[table]
-    connection.create_function("rounded", 1, _rounded, deterministic=True)
-    cells = [f"rounded({name})" if name in _MEASURED else name for name in names]
+
+def _small_rows(connection: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
+    if table == "client_rounds":
+        return list(_last_evaluations(connection))
+    cells = [f"rounded({name})" if name in _MEASURED else name for name in _TABLES[table]]
     order = {"metrics": "run, round", "own_metrics": "run, round, name"}.get(table, "rowid")
-    query = f"SELECT {', '.join(cells)} FROM {table} ORDER BY {order}"
-    rows = _looks(connection) if table == "client_rounds" else connection.execute(query)
-    columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    kinds = {name: pa.float32() for name in _MEASURED}
-    found = {name: pa.array(column, kinds.get(name)) for name, column in zip(names, columns, strict=True)}
-    return pa.table({name: column for name, column in found.items() if column.null_count < len(column)})
+    return connection.execute(f"SELECT {', '.join(cells)} FROM {table} ORDER BY {order}").fetchall()
 
 
-def _looks(connection: sqlite3.Connection) -> Iterator[tuple[int, int, bytes]]:
-    """The looks at clients that a report draws: of the lowest seed of every setting, in the last round that has one."""
+def _last_evaluations(connection: sqlite3.Connection) -> Iterator[tuple[int, int, bytes]]:
+    """The evaluations of clients that a report draws: of the lowest seed of every setting, in its last such round."""
     lowest: dict[str, tuple[int, int]] = {}
     for key, spec in connection.execute("SELECT key, spec FROM runs"):
         settings = json.loads(spec)
@@ -179,8 +150,20 @@ def _looks(connection: sqlite3.Connection) -> Iterator[tuple[int, int, bytes]]:
         name = json.dumps(settings, sort_keys=True)
         lowest[name] = min(lowest.get(name, place), place)
     query = "SELECT run, max(round), arrays FROM client_rounds WHERE run = ? GROUP BY run"
-    for _, key in sorted(lowest.values(), key=lambda place: place[1]):
+    for key in sorted(key for _, key in lowest.values()):
         yield from connection.execute(query, (key,))
+
+
+def _as_parquet(table: str, rows: list[tuple[Any, ...]]) -> bytes:
+    """Columns without any value are left out."""
+    import pyarrow as pa
+
+    columns = zip(_TABLES[table], zip(*rows, strict=True), strict=True) if rows else ()
+    arrays = {name: pa.array(column, pa.float32() if name in _MEASURED else None) for name, column in columns}
+    known = pa.table({name: array for name, array in arrays.items() if array.null_count < len(array)})
+    packed = io.BytesIO()
+    _parquet().write_table(known, packed, compression="zstd", compression_level=19, use_dictionary=True)
+    return packed.getvalue()
 
 
 def _rounded(value: float | None) -> float | None:
@@ -197,10 +180,10 @@ def is_archive(folder: Path) -> bool:
 def opened(folder: Path, notice: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
     """A results folder to read: the folder itself, or what its archive restores to for as long as it is needed.
 
-    ``notice`` is told where damage cannot be seen, since version 0.1 wrote no digests.
+    ``notice`` hears of files of version 0.1, which wrote no digests.
     """
     if not is_archive(folder):
-        with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
+        with reading(folder) as connection:
             if not has_digests(connection):
                 notice(_NOT_DIGESTED.format(folder))
         yield folder
@@ -211,20 +194,17 @@ def opened(folder: Path, notice: Callable[[str], None] = lambda text: None) -> I
 
 
 def restore(archive: Path, folder: Path, notice: Callable[[str], None] = lambda text: None) -> None:
-    """Make a folder to look at of an archive; runs that were not finished are as they were."""
+    """Make a folder to read of an archive; runs that were not finished are as they were."""
     manifest = read_manifest(archive)
     if manifest is None:
         notice(_NOT_DIGESTED.format(archive))
         places = {f"{table}.parquet": archive / f"{table}.parquet" for table in _TABLES}
         places |= {name: archive / name for name in _beside(archive)}
     else:
-        check_parts(archive, manifest)
-        places = {name: archive / PARTS / part.file for name, part in manifest.parts.items()}
+        places = check_parts(archive, manifest)
     if manifest is not None and manifest.kind == FULL:
         if FILE_NAME not in places:
-            raise DamagedError(
-                f"the archive {str(archive)!r} is incomplete (it has no {FILE_NAME}): bring a whole copy"
-            )
+            raise DamagedError(_INCOMPLETE.format(str(archive), f"it has no {FILE_NAME}"))
         shutil.copyfile(places[FILE_NAME], folder / FILE_NAME)
     else:
         _restore_tables(archive, places, folder)
@@ -236,19 +216,21 @@ def restore(archive: Path, folder: Path, notice: Callable[[str], None] = lambda 
 
 def unpack(archive: Path, folder: Path) -> None:
     """Make a results folder of a full archive, in which the same command goes on with what is not finished."""
-    manifest = _full_manifest(archive)
+    manifest = read_manifest(archive)
+    if manifest is None and not is_archive(archive):
+        raise FedGAError(f"{str(archive)!r} is not an archive: give a folder that `fedga archive` wrote")
+    if manifest is None or manifest.kind != FULL or FILE_NAME not in manifest.parts:
+        raise FedGAError(f"{str(archive)!r} is a small archive, for reports only: make one with `fedga archive --full`")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedGAError(f"{str(folder)!r} is there already: give a new folder, or remove it")
-    check_parts(archive, manifest)
-    partial = partial_name(folder)
+    parts, partial = check_parts(archive, manifest), partial_name(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder.parent)
-        for name, part in manifest.parts.items():
+        for name, path in parts.items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(archive / PARTS / part.file, partial / name)
-        with Store(partial) as store:
-            store.check()
+            shutil.copyfile(path, partial / name)
+        ResultsReader(partial).check()
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)
@@ -258,83 +240,61 @@ def unpack(archive: Path, folder: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _full_manifest(archive: Path) -> Manifest:
-    manifest = read_manifest(archive)
-    if manifest is None and not is_archive(archive):
-        raise FedGAError(f"{str(archive)!r} is not an archive: give a folder that `fedga archive` wrote")
-    if manifest is None or manifest.kind != FULL or FILE_NAME not in manifest.parts:
-        raise FedGAError(
-            f"{str(archive)!r} is a small archive, to be looked at: to go on elsewhere, make one with `fedga archive "
-            "--full`"
-        )
-    return manifest
-
-
 def _restore_tables(archive: Path, places: dict[str, Path], folder: Path) -> None:
-    parquet = _parquet()
     if not places.get("runs.parquet", archive / "runs.parquet").exists():
-        raise DamagedError(f"the archive {str(archive)!r} is incomplete (it has no runs): bring a whole copy")
+        raise DamagedError(_INCOMPLETE.format(str(archive), "it has no runs"))
     with closing(open_for_writing(folder)) as connection, explained(archive, reading=True), transaction(connection):
-        connection.execute("CREATE TABLE IF NOT EXISTS partitions (key TEXT PRIMARY KEY, arrays BLOB NOT NULL)")
-        own_metrics.make_table(connection)
-        code.make_table(connection)
         for table in _TABLES:
             path = places.get(f"{table}.parquet")
             if path is not None and (path.is_symlink() or path.exists()):
-                _insert(connection, table, path, _load(parquet, path))
-        query = (
-            "SELECT run_id FROM runs WHERE status = 'done' AND NOT EXISTS (SELECT 1 FROM metrics WHERE run = runs.key)"
-        )
-        if lost := connection.execute(query).fetchall():
-            raise DamagedError(
-                f"the archive {str(archive)!r} is incomplete ({len(lost)} finished runs have no results): bring a "
-                "whole copy"
-            )
+                with _bad_parquet(path):
+                    _insert(connection, table, _load(path))
+        query = "SELECT count(*) FROM runs WHERE status = 'done' AND key NOT IN (SELECT run FROM metrics)"
+        if lost := connection.execute(query).fetchone()[0]:
+            raise DamagedError(_INCOMPLETE.format(str(archive), f"{lost} finished runs have no results"))
         without_digests(connection)  # they are read once, right away; the archive's own were compared
 
 
-def _load(parquet: Any, path: Path) -> Any:
+@contextmanager
+def _bad_parquet(path: Path) -> Iterator[None]:
     try:
-        require_regular(path, links=False)
-        with parquet.ParquetFile(path) as file:
-            cells = file.metadata.num_rows * max(1, file.metadata.num_columns)
-            require_memory(cells * _BYTES_PER_CELL, str(path), _FEWER_RUNS)
-            texts = [field.name for field in file.schema_arrow if str(field.type) in ("string", "binary")]
-        with parquet.ParquetFile(path, read_dictionary=texts) as file:  # one long text may stand for many rows
-            return _unfolded(path, file.read())
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        if isinstance(error, FedGAError):
-            raise
-        reason = " ".join(str(error).split())[:160]
-        raise FedGAError(f"{path} is damaged or is not an archive's file ({reason}): bring a whole copy") from None
+        yield
+    except FedGAError:
+        raise
+    except (OSError, ValueError, TypeError, OverflowError, sqlite3.Error) as error:  # pyarrow's are ValueErrors
+        sentence = f"{path} is damaged or is not an archive's file ({one_line(error)}): bring a whole copy"
+        raise FedGAError(sentence) from error
 
 
-def _unfolded(path: Path, table: Any) -> Any:
-    """The table with its texts in every row, once it is sure that they fit."""
+def _load(path: Path) -> Any:
+    """The table of a file, with its texts in every row, once it is sure that they fit into memory."""
+    parquet = _parquet()
     import pyarrow as pa
     import pyarrow.compute as compute
 
+    require_regular(path, links=False)
+    with parquet.ParquetFile(path) as file:
+        cells = file.metadata.num_rows * max(1, file.metadata.num_columns)
+        require_memory(cells * _BYTES_PER_CELL, str(path), _FEWER_RUNS)
+        texts = [field.name for field in file.schema_arrow if str(field.type) in ("string", "binary")]
+    with parquet.ParquetFile(path, read_dictionary=texts) as file:  # one long text may stand for many rows
+        table = file.read()
     for at, column in enumerate(table.columns):
         if pa.types.is_dictionary(column.type):
-            lengths = [compute.max(compute.binary_length(chunk.dictionary)).as_py() or 0 for chunk in column.chunks]
-            sizes = (length * len(chunk) for length, chunk in zip(lengths, column.chunks, strict=True))
-            require_memory(sum(sizes), str(path), _FEWER_RUNS)
+            lengths = (compute.max(compute.binary_length(chunk.dictionary)).as_py() or 0 for chunk in column.chunks)
+            size = sum(length * len(chunk) for length, chunk in zip(lengths, column.chunks, strict=True))
+            require_memory(size, str(path), _FEWER_RUNS)
             table = table.set_column(at, table.column_names[at], column.cast(column.type.value_type))
     return table
 
 
-def _insert(connection: sqlite3.Connection, table: str, path: Path, content: Any) -> None:
-    if not content.num_rows:  # nor columns: those without a value are left out
-        return
+def _insert(connection: sqlite3.Connection, table: str, content: Any) -> None:
     names = [name for name in content.column_names if name in _TABLES[table]]
-    columns = (content.column(name).to_pylist() for name in names)
-    try:
-        cells = (map(_rounded, of) if at in _MEASURED else of for at, of in zip(names, columns, strict=True))
-        places = ", ".join("?" * len(names))
-        connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", zip(*cells, strict=True))
-    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise FedGAError(f"{path} is damaged or is not an archive's file ({reason}): bring a whole copy") from error
+    if content.num_rows and names:
+        columns = ((name, content.column(name).to_pylist()) for name in names)
+        cells = (map(_rounded, of) if name in _MEASURED else of for name, of in columns)
+        query = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+        connection.executemany(query, zip(*cells, strict=True))
 
 
 def _parquet() -> Any:

@@ -1,7 +1,7 @@
 """Checkpoint files of a results folder: whole or absent, and cleared away when nobody needs them.
 
 A file is written under another name, forced to disk and renamed; only then may the results file refer to it. Its name
-says which process wrote it, so that the leftovers of a killed one are told from the work of one that lives.
+says which process wrote it, so that the leftovers of a killed one are known from the files of a live one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def write_checkpoint(
     write: Callable[[Path], None],
 ) -> Path:
     """The file that ``write`` fills, complete and on disk under a name that was never used before."""
-    _make_durable(folder)
+    if not folder.is_dir():
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
     final = folder / f"group-{group_id:04d}.round-{round:06d}.{owner}.{secrets.token_hex(4)}.safetensors"
     partial = final.with_name(f"tmp-{final.name}")
     try:
@@ -52,9 +54,3 @@ def find_strays(folder: Path) -> list[Path]:
     Ask the results file which are current *after* this: a writer found gone here can no longer change the answer.
     """
     return leftovers(folder, _NAME)
-
-
-def _make_durable(folder: Path) -> None:
-    if not folder.is_dir():
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)

@@ -1,24 +1,23 @@
-"""Which code of the user's own a run depends on, beside its settings and its data."""
+"""Which plugins a run depends on, beside its settings and its data."""
 
 from __future__ import annotations
 
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedga.errors import FedGAError, quoted
 from fedga.plugins import KINDS, Plugin, parts
 from fedga.spec.settings import RunSpec
-from fedga.store.database import FILE_NAME, explained, open_for_reading
-from fedga.store.digests import Digests, damaged, has_table, seal_rows
+from fedga.store.database import reading
+from fedga.store.digests import Digests, has_table, seal_rows
 from fedga.store.records import METRICS
 
 
 def own_code(specs: Iterable[RunSpec], *, measured: bool = False) -> dict[Plugin, str]:
-    """The user's own algorithms and networks of these runs, her metrics if ``measured``, and digests of their code."""
+    """Plugins of these runs (algorithms and networks; metrics if ``measured``), with digests of their code."""
     from fedga.algorithms import ALGORITHMS, own_algorithms  # which load torch: results are read without it
     from fedga.models import own_model
 
@@ -38,7 +37,7 @@ def code_digest(code: Mapping[Plugin, str]) -> str:
 
 @dataclass(frozen=True)
 class Stored:
-    """Code of the user's own as a folder's runs were made with it."""
+    """A plugin as a folder's runs were made with it."""
 
     kind: str  # a key of `fedga.plugins.KINDS`
     name: str
@@ -60,35 +59,26 @@ class Stored:
             return "is not here"
 
 
-def make_table(connection: sqlite3.Connection) -> None:
-    columns = "part TEXT PRIMARY KEY, digest TEXT NOT NULL, origin TEXT NOT NULL"
-    connection.execute(f"CREATE TABLE IF NOT EXISTS own_code ({columns})")
-
-
 def enter_code(connection: sqlite3.Connection, part: Plugin, digest: str) -> str:
     """Note the code that runs are made with, inside the caller's transaction; returns the digest noted first."""
-    key = f"{part.kind}/{part.name}"
-    make_table(connection)
-    row = (key, digest, part.origin)
+    row = (f"{part.kind}/{part.name}", digest, part.origin)
     if connection.execute("INSERT OR IGNORE INTO own_code VALUES (?, ?, ?)", row).rowcount:
-        seal_rows(connection, f"code/{key}", [row])
-    (before,) = connection.execute("SELECT digest FROM own_code WHERE part = ?", (key,)).fetchone()
+        seal_rows(connection, "code", [row])
+    (before,) = connection.execute("SELECT digest FROM own_code WHERE part = ?", row[:1]).fetchone()
     return str(before)
 
 
 def stored_code(folder: Path) -> list[Stored]:
-    """The code of the user's own that the runs of a folder were made with."""
-    with explained(folder, reading=True), closing(open_for_reading(folder)) as connection:
-        connection.execute("BEGIN")  # rows and their digests of one moment
+    """The plugins that the runs of a folder were made with."""
+    found = []
+    with reading(folder) as connection:
         if not has_table(connection, "own_code"):
             return []
-        rows, digests = connection.execute("SELECT part, digest, origin FROM own_code").fetchall(), Digests(connection)
-        return [_stored(folder, digests, *row) for row in rows]
-
-
-def _stored(folder: Path, digests: Digests, key: str, digest: str, origin: str) -> Stored:
-    digests.check_rows(f"code/{key}", [(key, digest, origin)], "the list of your own code")
-    kind, _, name = str(key).partition("/")
-    if kind not in KINDS or not all(isinstance(text, str) for text in (key, digest, origin)):
-        raise damaged(folder / FILE_NAME, "the list of your own code")
-    return Stored(kind, name, digest, origin)
+        digests = Digests(connection)
+        for row in connection.execute("SELECT part, digest, origin FROM own_code"):
+            digests.check_rows(f"code/{row[0]}", [row], "the list of your own code")
+            kind, _, name = str(row[0]).partition("/")
+            if kind not in KINDS or not all(isinstance(text, str) for text in row):
+                raise digests.damaged("the list of your own code")
+            found.append(Stored(kind, name, *row[1:]))
+    return found

@@ -18,13 +18,12 @@ from pathlib import Path
 
 from fedga.common.files import require_regular
 from fedga.errors import FedGAError, quoted
-from fedga.store import digests
+from fedga.store import digests, metrics
 from fedga.store.records import METRICS
 
 FILE_NAME = "results.sqlite"
 SCHEMA_VERSION = 2  # 1: of fedga 0.1, without digests
 BUSY_S = 60.0
-_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _APPLICATION_ID = 0x66646761  # "fdga"
 _SHARED_MOUNTS = ("nfs", "cifs", "smb", "9p", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "afs", "glusterfs")
 
@@ -72,14 +71,17 @@ CREATE TABLE client_rounds (
 CREATE VIEW results AS
     SELECT run_id, {", ".join(IDENTITY)}, round, {", ".join(METRICS)} FROM metrics JOIN runs ON runs.key = metrics.run;
 """
-
-
+# Tables that earlier versions do not have: readers ask whether they are there.
+LATER = {
+    "partitions": "key TEXT PRIMARY KEY, arrays BLOB NOT NULL",
+    "own_code": "part TEXT PRIMARY KEY, digest TEXT NOT NULL, origin TEXT NOT NULL",
+}
 _ALWAYS = {"groups", "runs", "metrics", "client_rounds", "results"}
-_NAMES = _ALWAYS | {"partitions", "own_metrics", "own_code", "digests"}
+_NAMES = {*_ALWAYS, *LATER, "own_metrics", "digests"}
 
 
 def open_for_writing(folder: Path) -> sqlite3.Connection:
-    """The folder's file, made with its folder where it is not there yet."""
+    """The folder's file, made with its folder where it is not there yet; one of version 0.1 gets digests."""
     with explained(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -89,13 +91,20 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
         try:
             _refuse_foreign(folder, connection)
             _set_journal(folder, connection)
+            check_structure(folder, connection)
             connection.execute("PRAGMA synchronous = FULL")
             with transaction(connection):
                 if _is_fresh(connection):
-                    _create(connection)
-                elif not digests.has_digests(connection):
-                    _add_digests(connection)
-            check_structure(folder, connection)
+                    for statement in _SCHEMA.split(";"):  # executescript would commit first
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                metrics.make_table(connection)
+                for table, columns in LATER.items():
+                    connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+                if not digests.has_digests(connection):
+                    digests.make_table(connection)
+                    seal_everything(connection)
+                    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         except BaseException:
             connection.close()
             raise
@@ -108,7 +117,7 @@ def open_for_reading(folder: Path) -> sqlite3.Connection:
     if not os.path.isfile(path):  # unlike Path.is_file, also False where the folder may not be entered
         raise FedGAError(f"there are no results in {str(folder)!r}: no file {FILE_NAME} to be read there")
     with explained(folder, reading=True):
-        connection = _connect(path, "rw")
+        connection = open_as_it_is(path)
         try:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.OperationalError:
@@ -128,9 +137,30 @@ def open_for_reading(folder: Path) -> sqlite3.Connection:
     return connection
 
 
+@contextmanager
+def reading(folder: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of its own and one snapshot, so that a slow reader never sees half of a commit."""
+    with explained(folder, reading=True), closing(open_for_reading(folder)) as connection, snapshot(connection):
+        yield connection
+
+
 def open_as_it_is(path: Path) -> sqlite3.Connection:
     """A results file that may be damaged, to read whatever can be read of it."""
     return _connect(path, "rw")
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    with suppress(FileNotFoundError):
+        require_regular(path)
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,  # the store guards it with a lock; its heartbeat is a thread
+    )
+    connection.execute("PRAGMA trusted_schema = OFF")  # a view of somebody else's calls no function of ours
+    return connection
 
 
 @contextmanager
@@ -143,7 +173,8 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 @contextmanager
@@ -163,7 +194,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def explained(folder: Path, reading: bool = False) -> Iterator[None]:
     """Failures of the file and the disk as one sentence about the output folder.
 
-    Under a reader's block runs the code that prints, whose own troubles (a closed pipe) are none of the folder's.
+    A reader's block also runs the code that prints, whose own failures (a closed pipe) are not the folder's.
     """
     try:
         yield
@@ -171,48 +202,48 @@ def explained(folder: Path, reading: bool = False) -> Iterator[None]:
         raise
     except Exception as error:
         if _is_damage(error):
-            raise digests.damaged(folder / FILE_NAME, " ".join(str(error).split())[:160]) from error
-        sentence = explain(folder, error, reading)
+            raise digests.damaged(folder / FILE_NAME, one_line(error)) from error
+        sentence = _explain(folder, error, reading)
         if sentence is None or (reading and not isinstance(error, sqlite3.Error)):
             raise
         raise FedGAError(sentence) from error
 
 
-def explain(folder: Path, error: Exception, reading: bool = False) -> str | None:
+def _explain(folder: Path, error: Exception, reading: bool = False) -> str | None:
     """What this failure means to the user; None for one that is not about the folder.
 
-    >>> explain(Path("out"), OSError(errno.ENOSPC, "No space left on device"))
+    >>> _explain(Path("out"), OSError(errno.ENOSPC, "No space left on device"))
     "the disk that holds 'out' is full: make room and repeat the command, what was finished is kept"
     """
-    text, name = str(error), str(folder)
-    if _out_of_descriptors(error):
-        return "too few files may be open at once: raise the limit (ulimit -n), and give the same command again"
+    text, name, file = str(error), str(folder), str(folder / FILE_NAME)
     number = error.errno if isinstance(error, OSError) else None
-    # Writers outside Python's control (safetensors) put the system's error into a text of their own.
-    full = number in _FULL or "disk is full" in text or "No space left on device" in text
-    full = full or ("disk I/O error" in text and _no_room(folder))  # what SQLite says of the first page it cannot write
-    if full:
+
+    def says(*signs: str) -> bool:
+        return any(sign in text for sign in signs)
+
+    if number in (errno.EMFILE, errno.ENFILE) or (says("unable to open database file") and _out_of_descriptors()):
+        return "too few files may be open at once: raise the limit (ulimit -n), and give the same command again"
+    # Writers outside Python's control (safetensors) put the system's error into a text of their own; "I/O error" is
+    # what SQLite says of the first page it cannot write.
+    full = number in (errno.ENOSPC, errno.EDQUOT) or says("disk is full", "No space left on device")
+    if full or (says("disk I/O error") and folder.is_dir() and shutil.disk_usage(folder).free < 1 << 16):
         return f"the disk that holds {name!r} is full: make room and repeat the command, what was finished is kept"
     unwritable = ("readonly database", "unable to open database file", "Permission denied", "Read-only file system")
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS) or any(sign in text for sign in unwritable):
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS) or says(*unwritable):
         if reading:
             return f"the results in {name!r} cannot be read: {text}"
         return f"the output folder {name!r} is not writable: change its permissions or give another --out"
-    if isinstance(error, sqlite3.DatabaseError) and ("not a database" in text or "encrypted" in text):
-        return f"{str(folder / FILE_NAME)!r} is damaged or is not a results file ({text}): give another --out"
-    if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "busy" in text):
-        return f"another process has kept {str(folder / FILE_NAME)!r} locked for {BUSY_S:g} s: try again later"
+    if isinstance(error, sqlite3.DatabaseError) and says("not a database", "encrypted"):
+        return f"{file!r} is damaged or is not a results file ({text}): give another --out"
+    if isinstance(error, sqlite3.OperationalError) and says("locked", "busy"):
+        return f"another process has kept {file!r} locked for {BUSY_S:g} s: try again later"
     if isinstance(error, (sqlite3.OperationalError, OSError)):
         return f"the output folder {name!r} cannot be used ({text}): give another --out"
     return None
 
 
-def _out_of_descriptors(error: Exception) -> bool:
-    """Whether there are no more file descriptors; SQLite says only that it cannot open the file."""
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return True
-    if not isinstance(error, sqlite3.OperationalError) or "unable to open database file" not in str(error):
-        return False
+def _out_of_descriptors() -> bool:
+    """SQLite says only that it cannot open the file."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as refused:
@@ -220,39 +251,18 @@ def _out_of_descriptors(error: Exception) -> bool:
     return False
 
 
+_DAMAGE = ("malformed", "corrupt", "not decode", "no such table", "no such column", "file format", "no such collation")
+
+
 def _is_damage(error: Exception) -> bool:
     """Whether SQLite says that the file is not as it wrote it; a schema of ours has all its tables and columns."""
-    if isinstance(error, UnicodeDecodeError):
-        return True
-    text = str(error) if isinstance(error, sqlite3.Error) else ""
-    signs = (
-        "malformed",
-        "corrupt",
-        "not decode",
-        "no such table",
-        "no such column",
-        "file format",
-        "no such collation",
-    )
-    return any(sign in text for sign in signs)
+    of_sqlite = isinstance(error, sqlite3.Error) and any(sign in str(error) for sign in _DAMAGE)
+    return of_sqlite or isinstance(error, UnicodeDecodeError)
 
 
-def _no_room(folder: Path) -> bool:
-    return folder.is_dir() and shutil.disk_usage(folder).free < 1 << 16
-
-
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    with suppress(FileNotFoundError):
-        require_regular(path)
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=BUSY_S,
-        isolation_level=None,
-        check_same_thread=False,  # the store guards it with a lock; its heartbeat is a thread
-    )
-    connection.execute("PRAGMA trusted_schema = OFF")  # a view of somebody else's calls no function of ours
-    return connection
+def one_line(error: object) -> str:
+    """What a library says of a failure, short enough for a sentence."""
+    return " ".join(str(error).split())[:160]
 
 
 def _is_fresh(connection: sqlite3.Connection) -> bool:
@@ -260,33 +270,26 @@ def _is_fresh(connection: sqlite3.Connection) -> bool:
 
 
 def _refuse_foreign(folder: Path, connection: sqlite3.Connection) -> None:
-    if _is_fresh(connection):
-        return
-    path = str(folder / FILE_NAME)
-    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
-        raise FedGAError(f"{path!r} is a database of another program, or is damaged: give another --out")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version < 1:
-        raise digests.damaged(folder / FILE_NAME, f"its format is {version}")
-    if version > SCHEMA_VERSION:
-        raise FedGAError(
-            f"{path!r} was written by a newer fedga (format {version}, this one reads {SCHEMA_VERSION}): "
-            "upgrade fedga or give another --out"
-        )
-    _refuse_other_schema(folder, connection)
-    if digests.has_digests(connection) != (version > 1):
-        raise digests.damaged(folder / FILE_NAME, f"its format is {version}, which does not fit its digests")
-
-
-def _refuse_other_schema(folder: Path, connection: sqlite3.Connection) -> None:
     """A file of somebody else may have views that never end, or triggers, under the names of our tables."""
     kinds: dict[str, str] = dict(connection.execute("SELECT name, type FROM sqlite_master"))
+    if not kinds:
+        return
+    file = folder / FILE_NAME
+    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+        raise FedGAError(f"{str(file)!r} is a database of another program, or is damaged: give another --out")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version < 1:
+        raise digests.damaged(file, f"its format is {version}")
+    if version > SCHEMA_VERSION:
+        formats = f"format {version}, this one reads {SCHEMA_VERSION}"
+        raise FedGAError(f"{str(file)!r} was written by a newer fedga ({formats}): upgrade fedga or give another --out")
     for name, kind in kinds.items():
-        expected = "view" if name == "results" else "table"
-        if (name in _NAMES and kind != expected) or kind == "trigger":
-            raise digests.damaged(folder / FILE_NAME, f"its {quoted(name)} is a {kind}")
+        if (name in _NAMES and kind != ("view" if name == "results" else "table")) or kind == "trigger":
+            raise digests.damaged(file, f"its {quoted(name)} is a {kind}")
     if missing := _ALWAYS - kinds.keys():
-        raise digests.damaged(folder / FILE_NAME, f"it has no {', '.join(sorted(missing))}")
+        raise digests.damaged(file, f"it has no {', '.join(sorted(missing))}")
+    if ("digests" in kinds) != (version > 1):
+        raise digests.damaged(file, f"its format is {version}, which does not fit its digests")
 
 
 def check_structure(folder: Path, connection: sqlite3.Connection) -> None:
@@ -294,28 +297,26 @@ def check_structure(folder: Path, connection: sqlite3.Connection) -> None:
     with closing(connection.execute("PRAGMA integrity_check(1)")) as cursor:
         (found,) = cursor.fetchone()
     if found != "ok":
-        raise digests.damaged(folder / FILE_NAME, " ".join(str(found).split())[:160])
+        raise digests.damaged(folder / FILE_NAME, one_line(found))
 
 
-def _add_digests(connection: sqlite3.Connection) -> None:
-    """Make a file of version 0.1 one of today's: what it holds is taken as it is."""
-    digests.make_table(connection)
-    digests.seal_everything(connection)
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+def seal_everything(connection: sqlite3.Connection) -> None:
+    """Digests for a file that has none, of version 0.1 or made of an archive: what it holds is taken as it is."""
+    rows = connection.execute(digests.RUNS_QUERY).fetchall()
+    digests.enter(connection, {f"run/{row[0]}": digests.run_digest(row) for row in rows})
+    for run, *_ in rows:
+        metrics.seal(connection, run)
+    digests.seal_client_rounds(
+        connection, connection.execute("SELECT run, round, arrays FROM client_rounds").fetchall()
+    )
+    for table, part in (("partitions", "partition"), ("own_code", "code")):
+        digests.seal_rows(connection, part, connection.execute(f"SELECT * FROM {table}").fetchall())
 
 
 def without_digests(connection: sqlite3.Connection) -> None:
     """Make the file one whose digests are not compared, inside the caller's transaction."""
     connection.execute("DROP TABLE digests")
     connection.execute("PRAGMA user_version = 1")
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    for statement in _SCHEMA.split(";"):  # executescript would commit first
-        connection.execute(statement)
-    digests.make_table(connection)
-    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _set_journal(folder: Path, connection: sqlite3.Connection) -> None:
@@ -337,7 +338,7 @@ def _set_journal(folder: Path, connection: sqlite3.Connection) -> None:
 
 
 def is_network_folder(folder: Path) -> bool:
-    """Whether the folder lies on a file system that several machines share (told on Linux only)."""
+    """Whether the folder lies on a file system that several machines share (known on Linux only)."""
     try:
         mounts = Path("/proc/self/mounts").read_text().splitlines()
     except OSError:
@@ -347,7 +348,6 @@ def is_network_folder(folder: Path) -> bool:
     for line in mounts:
         _, point, found, *_ = line.split(" ")
         point = point.replace("\\040", " ")
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
+        if f"{place}/".startswith(point.rstrip("/") + "/") and len(point) >= len(best):
             best, kind = point, found
     return kind.startswith(_SHARED_MOUNTS)

@@ -1,15 +1,14 @@
 """A set of files that is swapped in whole: parts under names of their own, and one manifest that says which count.
 
-Parts lie in a folder ``parts`` that is theirs alone, called after their content (``metrics-1f0c9a77.parquet``), so that
-a new set can be written beside the old one.
-The old set counts until the manifest is replaced, in one step; then its parts are removed. Whoever is killed on the
-way, or finds the disk full, leaves the old set or the new one. The manifest has the size and SHA-256 of every part, and
-of itself.
+Parts lie in a folder ``parts``, called after their content (``metrics-1f0c9a77.parquet``), so that a new set can be
+written beside the old one, which counts until the manifest is replaced, in one step. A kill or a full disk leaves the
+old set or the new one. The manifest has the size and SHA-256 of every part, and a SHA-256 of itself.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -67,37 +66,37 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     except OSError as error:
         raise FedGAError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+    broken = DamagedError(f"{path} is damaged, or is not the manifest of an archive: bring a whole copy")
     try:
         content = json.loads(text)
-        digest = content.pop("sha256")
-        whole = _digest(content) == digest
-        if whole and content["format"] != FORMAT:
+        if content.pop("sha256") != _digest(content):
+            raise broken
+        if content["format"] != FORMAT:
             raise FedGAError(f"{path} is of format {quoted(content['format'])}: read it with a newer fedga")
-        kind = str(content["kind"])
         parts = {name: Part(str(file), int(size), str(sha)) for name, (file, size, sha) in content["parts"].items()}
+        if not all(_NAMED.fullmatch(name) and _PART.fullmatch(part.file) for name, part in parts.items()):
+            raise broken
+        return Manifest(str(content["kind"]), parts)
     except FedGAError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        whole = False
-    if not whole or not all(_NAMED.fullmatch(name) and _PART.fullmatch(part.file) for name, part in parts.items()):
-        raise DamagedError(f"{path} is damaged, or is not the manifest of an archive: bring a whole copy")
-    return Manifest(kind, parts)
+        raise broken from None
 
 
-def check_parts(folder: Path, manifest: Manifest) -> None:
-    """Refuse a set from which a part is missing, or of which one is not as it was written."""
-    for part in manifest.parts.values():
-        path = folder / PARTS / part.file
+def check_parts(folder: Path, manifest: Manifest) -> dict[str, Path]:
+    """Where the parts lie; a set from which one is missing, or not as it was written, is refused."""
+    paths = {name: folder / PARTS / part.file for name, part in manifest.parts.items()}
+    for path, part in zip(paths.values(), manifest.parts.values(), strict=True):
         try:
             whole = _hashed(path, part.size) == (part.size, part.sha256)
         except FileNotFoundError:
-            raise DamagedError(
-                f"the archive {str(folder)!r} is incomplete ({part.file} is missing): bring a whole copy"
-            ) from None
+            sentence = f"the archive {str(folder)!r} is incomplete ({part.file} is missing): bring a whole copy"
+            raise DamagedError(sentence) from None
         except OSError as error:
             raise FedGAError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
         if not whole:
             raise DamagedError(f"{path} is damaged (it does not match the archive's manifest): bring a whole copy")
+    return paths
 
 
 def _hashed(path: Path, most: int) -> tuple[int, str]:
@@ -122,18 +121,18 @@ class Writer:
         """A part from bytes, or copied from a file."""
         if not _NAMED.fullmatch(name):
             raise FedGAError(f"{quoted(name)} is no name of ours, and an archive holds no others: move it elsewhere")
-        partial = partial_name(self.folder / PurePosixPath(name).name)
+        called, digest, size = PurePosixPath(name), hashlib.sha256(), 0
+        partial = partial_name(self.folder / called.name)
+        source = io.BytesIO(content) if isinstance(content, bytes) else open_regular(content)
         try:
-            with partial.open("xb") as file:
-                digest, size = hashlib.sha256(), 0
-                for block in _blocks(content):
+            with source, partial.open("xb") as file:
+                while block := source.read(_BLOCK):
                     file.write(block)
                     digest.update(block)
                     size += len(block)
                 file.flush()
                 os.fsync(file.fileno())
-            stem, suffix = PurePosixPath(name).stem, PurePosixPath(name).suffix
-            final = self.folder / f"{stem}-{digest.hexdigest()[:8]}{suffix}"
+            final = self.folder / f"{called.stem}-{digest.hexdigest()[:8]}{called.suffix}"
             if not final.exists():
                 self._made.append(final)
             partial.replace(final)
@@ -145,15 +144,6 @@ class Writer:
         """Remove what was written; the old set is as it was."""
         for path in self._made:
             path.unlink(missing_ok=True)
-
-
-def _blocks(content: bytes | Path) -> Iterator[bytes]:
-    if isinstance(content, bytes):
-        yield content
-        return
-    with open_regular(content) as file:
-        while block := file.read(_BLOCK):
-            yield block
 
 
 @contextmanager
@@ -170,22 +160,14 @@ def replacing(folder: Path, kind: str) -> Iterator[Writer]:
         sync_folder(folder / PARTS)
         write_whole(folder / FILE_NAME, manifest.to_json(), synced=True)
     except BaseException:
-        if not _counts(folder, writer.parts):  # an interrupt may come right after the swap
+        if not _is_current(folder, writer.parts):  # an interrupt may come right after the swap
             writer.give_up()
         raise
     sync_folder(folder)
     _remove_older(folder, manifest)
 
 
-def _is_part(path: Path) -> bool:
-    """Whether a file is called after its own content, as parts are, and not by accident."""
-    match = _PART.fullmatch(path.name)
-    if match is None or path.is_symlink() or not path.is_file():
-        return False
-    return _hashed(path, path.stat().st_size)[1].startswith(match["digest"])
-
-
-def _counts(folder: Path, parts: Mapping[str, Part]) -> bool:
+def _is_current(folder: Path, parts: Mapping[str, Part]) -> bool:
     try:
         manifest = read_manifest(folder)
     except FedGAError:
@@ -194,10 +176,13 @@ def _counts(folder: Path, parts: Mapping[str, Part]) -> bool:
 
 
 def _remove_older(folder: Path, manifest: Manifest) -> None:
-    """Parts that no longer count: of the set that was replaced, or of a writer that was killed before its end."""
-    counts = {part.file for part in manifest.parts.values()}
+    """Parts of the set that was replaced, or of a writer that was killed: files called after their own content."""
+    current = {part.file for part in manifest.parts.values()}
     for path in (folder / PARTS).iterdir():
-        if path.name not in counts and _is_part(path):
+        named = _PART.fullmatch(path.name)
+        if not named or path.name in current or path.is_symlink() or not path.is_file():
+            continue
+        if _hashed(path, path.stat().st_size)[1].startswith(named["digest"]):
             path.unlink(missing_ok=True)
     for place in (folder, folder / PARTS):
         remove_leftovers(place)

@@ -2,7 +2,7 @@
 
 A folder is one experiment. What is named in a result's columns (data set, α, algorithm, preset, server, seed) tells its
 runs apart; any other setting that differs between two runs of one name was either asked for as a list, or changed
-under the folder by accident.
+by accident.
 """
 
 from __future__ import annotations
@@ -37,74 +37,51 @@ def register_runs(
     known = {run.run_id for run in there}
     by_identity: dict[tuple[Any, ...], list[RunSpec]] = {}
     for run in there:
-        by_identity.setdefault(_identity(run.spec), []).append(run.spec)
-    data_of = {_data(run.spec): run.fingerprint for run in there}
+        by_identity.setdefault(_fields(run.spec, IDENTITY), []).append(run.spec)
+    data_of = {_fields(run.spec, _OF_THE_DATA): run.fingerprint for run in there}
+    columns = ("run_id", "spec", "fingerprint", *IDENTITY)
+    query = f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for spec in specs:
-        fingerprint = fingerprints[spec.run_id]
-        _check_data(folder, spec, data_of.setdefault(_data(spec), fingerprint), fingerprint)
-        if spec.run_id in known:
-            continue
-        _check_settings(folder, spec, by_identity.get(_identity(spec), []), axes)
-        known.add(spec.run_id)
-        columns = ", ".join(("run_id", "spec", "fingerprint", *IDENTITY))
-        connection.execute(
-            f"INSERT INTO runs ({columns}) VALUES ({', '.join('?' * (3 + len(IDENTITY)))})",
-            (spec.run_id, spec.to_json(), fingerprint, *_identity(spec)),
-        )
-        seal_runs(connection, [spec.run_id])
+        now, identity = fingerprints[spec.run_id], _fields(spec, IDENTITY)
+        if (before := data_of.setdefault(_fields(spec, _OF_THE_DATA), now)) != now:
+            changed = f"the data of {spec.dataset!r} are not those the results in {str(folder)!r} were made with"
+            hashes = f"their hash was {before[:16]}, now it is {now[:16]}"
+            raise FedGAError(f"{changed} ({hashes}): give another --out, or bring the old data back")
+        if spec.run_id not in known:
+            _check_settings(folder, spec, by_identity.get(identity, []), axes)
+            known.add(spec.run_id)
+            connection.execute(query, (spec.run_id, spec.to_json(), now, *identity))
+            seal_runs(connection, [spec.run_id])
     entered = {run.run_id: run for run in read_runs(connection)}
     return [entered[spec.run_id] for spec in specs]
 
 
-def _identity(spec: RunSpec) -> tuple[Any, ...]:
-    return tuple(getattr(spec, name) for name in IDENTITY)
-
-
-def _data(spec: RunSpec) -> tuple[Any, ...]:
-    return tuple(getattr(spec, name) for name in _OF_THE_DATA)
-
-
-def _check_data(folder: Path, spec: RunSpec, before: str, now: str) -> None:
-    if before != now:
-        raise FedGAError(
-            f"the data of {spec.dataset!r} are not those the results in {str(folder)!r} were made with "
-            f"(their hash was {before[:16]}, now it is {now[:16]}): give another --out, or bring the old data back"
-        )
+def _fields(spec: RunSpec, names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(getattr(spec, name) for name in names)
 
 
 def _check_code(connection: sqlite3.Connection, folder: Path, specs: Sequence[RunSpec]) -> None:
-    """Refuse code of the user's own that is not the one this folder's runs were made with."""
+    """Refuse plugins whose code is not the one this folder's runs were made with."""
     for part, digest in own_code(specs, measured=True).items():
         if enter_code(connection, part, digest) != digest:
-            raise FedGAError(
-                f"{part.origin} has changed since the runs in {str(folder)!r} were made with it: give another --out, "
-                "or bring the old code back"
-            )
+            changed = f"{part.origin} has changed since the runs in {str(folder)!r} were made with it"
+            raise FedGAError(f"{changed}: give another --out, or bring the old code back")
 
 
 def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes: Collection[str]) -> None:
     """Compare with the most similar run of the same name: a difference has to be one the command asked for."""
-    if not there:
-        return
-    differences = [[name for name in _differing(spec, other) if name not in axes] for other in there]
-    nearest = min(range(len(there)), key=lambda i: (len(differences[i]), there[i].run_id))
-    changed = differences[nearest]
+    differing = [([name for name in _differing(spec, other) if name not in axes], other) for other in there]
+    changed, other = min(differing, key=lambda found: (len(found[0]), found[1].run_id), default=([], spec))
     if not changed:
         return
-    other = there[nearest]
-    what = " and ".join(f"{_flag(name)} {_show(getattr(other, name))}" for name in changed)
-    asked = " and ".join(_show(getattr(spec, name)) for name in changed)
-    both = " ".join(
-        f"{_flag(name)} {_show(getattr(other, name))},{_show(getattr(spec, name))}"
-        for name in changed
-        if name in SETTINGS
-    )
-    remedy = f"give another --out, or list both values ({both})" if both else "give another --out"
-    run = ", ".join(
-        part for part in (spec.dataset, spec.alpha and f"α={spec.alpha:g}", spec.algorithm, spec.preset) if part
-    )
+    before = [f"{_flag(name)} {_show(getattr(other, name))}" for name in changed]
+    now = [_show(getattr(spec, name)) for name in changed]
+    both = [f"{old},{new}" for name, old, new in zip(changed, before, now, strict=True) if name in SETTINGS]
+    remedy = f"give another --out, or list both values ({' '.join(both)})" if both else "give another --out"
+    named = (spec.dataset, spec.alpha and f"α={spec.alpha:g}", spec.algorithm, spec.preset)
     raise FedGAError(
-        f"{str(folder)!r} already holds {run}, seed {spec.seed} with {what}, and now it should be {asked}: {remedy}"
+        f"{str(folder)!r} already holds {', '.join(part for part in named if part)}, seed {spec.seed} with "
+        f"{' and '.join(before)}, and now it should be {' and '.join(now)}: {remedy}"
     )
 
 

@@ -8,48 +8,38 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
 import math
+import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
+from fedga.common.spreadsheet import text_cell
 from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.spec.settings import RunSpec
-from fedga.store import plugin_metrics as own_metrics
-from fedga.store.database import IDENTITY, snapshot
-from fedga.store.digests import RUN_ROW, RUNS_QUERY, Digests, read_metrics, read_own
-from fedga.store.records import AVERAGED, METRICS, SHOWN, Run, Summary
+from fedga.store.database import FILE_NAME, IDENTITY, check_structure, reading, snapshot
+from fedga.store.digests import RUN_ROW, RUNS_QUERY, Digests, damaged, has_table
+from fedga.store.metrics import GROUPS, RunMetrics, own_names, read_metrics
+from fedga.store.records import METRICS, ClientRound, Partition, Run, Summary
 
-COLUMNS = (*IDENTITY, "round", *SHOWN)
 FORMATS = ("csv", "json")
 _OF_A_RUN = ("key", "run_id", "fingerprint", "status", "rounds_done", "note")
 _OTHER_FIELDS = tuple(f.name for f in dataclasses.fields(RunSpec) if f.name not in IDENTITY)
 
 
 @dataclass(frozen=True)
-class RunRows:
-    """The rows of one run: what stands before and behind the numbers is the same in all of them."""
-
-    head: tuple[Any, ...]
-    numbers: list[tuple[Any, ...]]
-    tail: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
 class ResultTable:
-    """Column names, and the rows run by run, or one by one as tuples in the order of the columns."""
+    """Column names, and rows as tuples in their order."""
 
     columns: tuple[str, ...]
-    runs: Iterator[RunRows]
-
-    @property
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        return (run.head + row + run.tail for run in self.runs for row in run.numbers)
+    rows: Iterator[tuple[Any, ...]]
 
 
 def read_runs(connection: sqlite3.Connection) -> list[Run]:
@@ -65,22 +55,15 @@ def _run(row: tuple[Any, ...]) -> Run:
     try:
         spec = RunSpec.from_json(named["spec"])
     except FedGAError as error:
-        raise FedGAError(
-            f"run {quoted(named['run_id'])} is described in a way this version cannot read ({error}): was it written "
-            "by a newer fedga?"
-        ) from error
+        run_id = quoted(named["run_id"])
+        raise FedGAError(f"run {run_id} cannot be read ({error}): was it written by a newer fedga?") from error
     return Run(spec=spec, **{name: named[name] for name in _OF_A_RUN})
 
 
 def _order(run: Run) -> tuple[Any, ...]:
-    identity = (getattr(run.spec, name) for name in IDENTITY)
-    others = (_sortable(getattr(run.spec, name)) for name in _OTHER_FIELDS)
-    return (*(_sortable(value) for value in identity), *others)
-
-
-def _sortable(value: Any) -> tuple[bool, Any]:
-    """None before everything else, options by their text."""
-    return (value is not None, "" if value is None else _plain(value))
+    """By all settings, None before everything else, options by their text."""
+    values = (_plain(getattr(run.spec, name)) for name in (*IDENTITY, *_OTHER_FIELDS))
+    return tuple((value is not None, "" if value is None else value) for value in values)
 
 
 def telling_fields(runs: list[Run]) -> tuple[str, ...]:
@@ -95,29 +78,27 @@ def telling_fields(runs: list[Run]) -> tuple[str, ...]:
     )
 
 
-def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] = lambda value: value) -> ResultTable:
-    """The rows of every run; averaged metrics where any run averages, then the user's own, then telling settings.
+def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] | None = None) -> ResultTable:
+    """The rows of every run; averaged metrics where any run averages, then those of plugins, then telling settings.
 
     ``text`` is applied to whatever may be a text.
     """
+    text = text or (lambda value: value)
     runs, digests = read_runs(connection), Digests(connection)
-    groups = {"shown": SHOWN} | ({"averaged": AVERAGED} if any(run.spec.server_average for run in runs) else {})
-    columns = [name for names in groups.values() for name in names]
-    further = telling_fields(runs)
-    own = own_metrics.names(connection)
-    query = f"SELECT round, {', '.join(columns)} FROM metrics WHERE run = ? ORDER BY round"
+    groups = ("shown", "averaged") if any(run.spec.server_average for run in runs) else ("shown",)
+    own, further = own_names(connection), telling_fields(runs)
+    names = [name for group in groups for name in GROUPS[group]] + own
 
-    def of_run(run: Run) -> RunRows:
+    def of_run(run: Run) -> Iterator[tuple[Any, ...]]:
+        measured = read_metrics(connection, digests, run.key, run.run_id, groups)
         head = tuple(text(getattr(run.spec, name)) for name in IDENTITY)
         tail = tuple(text(_plain(getattr(run.spec, name))) for name in further)
-        rows = connection.execute(query, (run.key,)).fetchall()
-        digests.check_columns(run.key, run.run_id, rows, groups)
-        if own:
-            measured = own_metrics.by_round(read_own(connection, digests, run.key, run.run_id))
-            rows = [(*row, *(measured.get(row[0], {}).get(name) for name in own)) for row in rows]
-        return RunRows(head, rows, tail)
+        numbers = zip(measured.rounds.tolist(), *map(measured.cells, names), strict=True)
+        return (head + row + tail for row in numbers)
 
-    return ResultTable((*COLUMNS, *columns[len(SHOWN) :], *map(text, own), *further), map(of_run, runs))
+    shown = (text(quoted(name)[1:-1]) for name in own)  # whoever made the file
+    columns = (*IDENTITY, "round", *names[: len(names) - len(own)], *shown, *further)
+    return ResultTable(columns, chain.from_iterable(map(of_run, runs)))
 
 
 def _plain(value: Any) -> Any:
@@ -126,10 +107,8 @@ def _plain(value: Any) -> Any:
 
 def write_table(table: ResultTable, stream: TextIO, format: str) -> None:  # noqa: A002 - the flag is --format
     """The table as CSV, or as a JSON array with one object per line; JSON has no infinity, which becomes null."""
-    if format == "csv":
-        stream.write(_csv_lines([table.columns]))
-        for run in table.runs:
-            stream.write(_csv_of_run(run))
+    if format == "csv":  # floats by their shortest exact text, None as an empty cell
+        csv.writer(stream, lineterminator="\n").writerows(chain([table.columns], table.rows))
     elif format == "json":
         separator = "[\n"
         for row in table.rows:
@@ -141,46 +120,99 @@ def write_table(table: ResultTable, stream: TextIO, format: str) -> None:  # noq
         raise unknown_name("format", format, FORMATS)
 
 
-def _csv_of_run(run: RunRows) -> str:
-    """Lines of numbers, which need no quotation marks, between what all of them have in common, written once."""
-    lines = _csv_lines(run.numbers)
-    head, tail = (_csv_lines([cells]).removesuffix("\n") for cells in (run.head, run.tail))
-    end = f",{tail}\n" if run.tail else "\n"
-    return f"{head}," + lines.removesuffix("\n").replace("\n", f"{end}{head},") + end if lines else ""
-
-
-def _csv_lines(rows: Iterable[tuple[Any, ...]]) -> str:
-    """Floats by their shortest exact text, nothing as an empty cell."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
-
-
-def read_summaries(connection: sqlite3.Connection) -> list[Summary]:
-    """One summary per run, in the order of the results table."""
-    digests = Digests(connection)
-    return [_summary(run, read_metrics(connection, digests, run.key, run.run_id)) for run in read_runs(connection)]
-
-
-def _summary(run: Run, table: np.ndarray) -> Summary:
-    """From the rounds and metrics of a run, ``[rows, 1 + METRICS]``."""
-    nothing: dict[str, float | None] = dict.fromkeys(METRICS)
-    if not len(table):
+def _summary(run: Run, measured: RunMetrics) -> Summary:
+    rounds = measured.rounds
+    if not len(rounds):
+        nothing: dict[str, float | None] = dict.fromkeys(METRICS)
         return Summary(run, None, nothing, nothing, None, None)
-    trained = table[table[:, 0] >= 1, 1:]
-    last = {name: _known(value) for name, value in zip(METRICS, table[-1, 1:], strict=True)}
-    mean = {name: _mean(column) for name, column in zip(METRICS, trained.T, strict=True)}
-    accuracy = table[:, 1 + METRICS.index("accuracy")]
+    last = {name: _mean(measured.values[name][-1:]) for name in METRICS}
+    mean = {name: _mean(measured.values[name][rounds >= 1]) for name in METRICS}
+    accuracy = measured.values["accuracy"]
     if np.isnan(accuracy).all():
-        return Summary(run, int(table[-1, 0]), last, mean, None, None)
+        return Summary(run, int(rounds[-1]), last, mean, None, None)
     best = int(np.nanargmax(accuracy))
-    return Summary(run, int(table[-1, 0]), last, mean, float(accuracy[best]), int(table[best, 0]))
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    return Summary(run, int(rounds[-1]), last, mean, float(accuracy[best]), int(rounds[best]))
 
 
 def _mean(column: np.ndarray) -> float | None:
-    there = column[~np.isnan(column)]
-    return float(there.mean()) if len(there) else None
+    known = column[~np.isnan(column)]
+    return float(known.mean()) if len(known) else None
+
+
+class ResultsReader:
+    """What is in a results folder, each answer of one moment; nothing is written."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def runs(self) -> list[Run]:
+        """All runs of the folder, in the order of the results table."""
+        with reading(self.folder) as connection:
+            return read_runs(connection)
+
+    def check(self) -> None:
+        """Compare all of the results file with its digests; the first damage is an error."""
+        with reading(self.folder) as connection:
+            check_structure(self.folder, connection)
+            digests, runs = Digests(connection), read_runs(connection)
+            for run in runs:
+                read_metrics(connection, digests, run.key, run.run_id)
+        for run in runs:
+            self.client_rounds(run.run_id)
+        self.partitions()
+
+    @contextmanager
+    def results(self) -> Iterator[ResultTable]:
+        """One row per run and evaluated round, streamed from one snapshot.
+
+        Columns: what names a run, round, built-in metrics, the averaged ones where any run averages on the server,
+        metrics of plugins, then the settings in which runs differ that agree in all named columns.
+        """
+        with reading(self.folder) as connection:
+            yield result_table(connection)
+
+    def write_results(self, stream: TextIO, format: str = "csv") -> None:  # noqa: A002 - the flag is --format
+        """The results table as ``csv`` or ``json``; equal results are equal bytes."""
+        with reading(self.folder) as connection:
+            write_table(result_table(connection, text_cell if format == "csv" else None), stream, format)
+
+    def client_rounds(self, run_id: str) -> list[ClientRound]:
+        """The class-wise evaluations of a run's active clients, in the order of rounds."""
+        with reading(self.folder) as connection:
+            # An index that is damaged would hide the run.
+            key = connection.execute("SELECT key FROM runs NOT INDEXED WHERE run_id = ?", (run_id,)).fetchone()
+            if key is None:
+                return []
+            rows = Digests(connection).read_client_rounds(connection, key[0], run_id)
+        with self._unpacking(f"an evaluation of the clients of run {run_id}"):
+            return [ClientRound.unpack(run_id, at, packed) for at, packed in rows]
+
+    def summaries(self) -> list[Summary]:
+        """One summary per run, in the order of the results table."""
+        with reading(self.folder) as connection:
+            digests, runs = Digests(connection), read_runs(connection)
+            return [_summary(run, read_metrics(connection, digests, run.key, run.run_id)) for run in runs]
+
+    def partitions(self) -> list[Partition]:
+        """What `keep_partitions` was given; nothing in a folder of an earlier version."""
+        found = []
+        with reading(self.folder) as connection:
+            if not has_table(connection, "partitions"):
+                return []
+            digests = Digests(connection)
+            for key, packed in connection.execute("SELECT key, arrays FROM partitions ORDER BY rowid"):
+                what = f"the partition {quoted(key)}"
+                digests.check_rows(f"partition/{key}", [(key, packed)], what)
+                with self._unpacking(what):
+                    found.append(Partition.unpack(key, packed))
+        return found
+
+    @contextmanager
+    def _unpacking(self, what: str) -> Iterator[None]:
+        """Arrays of somebody else's file may be anything, digest or not; numpy and zipfile raise as they like."""
+        try:
+            yield
+        except (FedGAError, MemoryError):
+            raise
+        except Exception as error:
+            raise damaged(self.folder / FILE_NAME, f"{what} cannot be unpacked") from error

@@ -21,7 +21,6 @@ from fedga import plugins
 from fedga.common.files import write_whole
 from fedga.common.sealed import DamagedError, seal, unseal
 from fedga.data import Dataset
-from fedga.data.assemble import listed
 from fedga.engine.device_data import InputScaling
 from fedga.engine.stack.stacked import float_buffers, trained_parameters
 from fedga.errors import FedGAError, quoted
@@ -51,14 +50,11 @@ class SavedModel:
         """The name of the data it was trained on, for `load_dataset`; a path that stands in the file is not opened."""
         name = self.spec.dataset
         if name.startswith(SITES):
-            raise FedGAError(
-                f"the samples of {quoted(name.removeprefix(SITES))} lie at its sites: give some of them with --dataset"
-            )
+            sites = quoted(name.removeprefix(SITES))
+            raise FedGAError(f"the samples of {sites} lie at its sites: give some of them with --dataset")
         if find_source(name) is None and name not in plugins.parts("datasets", installed=False):
-            raise FedGAError(
-                f"it was trained on {quoted(name)}, and a path that a file names is not opened: give the data with "
-                "--dataset"
-            )
+            path = f"it was trained on {quoted(name)}, and a path that a file names is not opened"
+            raise FedGAError(f"{path}: give the data with --dataset")
         return name
 
     def is_own_data(self, dataset: str) -> bool:
@@ -78,19 +74,15 @@ class SavedModel:
             )
         if self.feature_names and data.feature_names and self.feature_names != data.feature_names:
             at = next(at for at, name in enumerate(self.feature_names) if name != data.feature_names[at])
-            raise FedGAError(
-                f"column {at + 1} of the features of {data.name} is {data.feature_names[at]!r}, where {called} was "
-                f"trained on {self.feature_names[at]!r}: give the same columns in the same order "
-                f"({listed(self.feature_names)})"
-            )
+            column = f"column {at + 1} of the features of {data.name} is {data.feature_names[at]!r}"
+            trained = f"{called} was trained on {self.feature_names[at]!r}"
+            raise FedGAError(f"{column}, where {trained}: give the same columns in the same order")
 
     def check_trained_on(self, data: Dataset, called: str) -> None:
         """Refuse data that are found under the name of those it was trained on, and are others."""
         if data.fingerprint != self.fingerprint:
-            raise FedGAError(
-                f"{quoted(self.spec.dataset)} is not what {called} was trained on, or has changed since: name the data "
-                "to use with --dataset"
-            )
+            changed = f"{quoted(self.spec.dataset)} is not what {called} was trained on, or has changed since"
+            raise FedGAError(f"{changed}: name the data to use with --dataset")
 
 
 def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
@@ -124,15 +116,13 @@ def load_model(path: Path, model: str | None = None, notice: Callable[[str], Non
     """Read a model that `save_model` wrote.
 
     ``model`` is the network that the user names herself, where the file names one that is neither ours nor in her
-    project file: what a file says is never imported. ``notice`` is told which code of the user's own is run, and of a
-    file without a digest.
+    project file: what a file says is never imported. ``notice`` hears which plugin is run, and of a file without a
+    digest.
     """
     try:
         file = unseal(path)
     except FileNotFoundError:
-        raise FedGAError(
-            f"there is no model file {path}: give a .safetensors file from the folder models of a run"
-        ) from None
+        raise FedGAError(f"there is no model file {path}: give one from the folder models of a run") from None
     except DamagedError as error:
         raise FedGAError(f"{error}: give an intact copy, or train it again") from error
     except OSError as error:
@@ -140,50 +130,33 @@ def load_model(path: Path, model: str | None = None, notice: Callable[[str], Non
     if file.metadata.get("format") != FORMAT:
         raise FedGAError(f"{path} was not written by fedga: give a model from the folder models of a run")
     if not file.has_digest:
-        notice(f"{path.name} is without digests, as fedga 0.1 wrote it: whether it is damaged cannot be told")
-    description = _Description.read(path, file.metadata)
+        notice(f"{path.name} is without digests, as fedga 0.1 wrote it: damage to it would not be noticed")
+    description = _description(path, file.metadata)
     network = _network(path, description, model, file.tensors, notice)
-    return SavedModel(
-        description.spec,
-        network,
-        InputScaling(description.scale, description.shift),
-        description.input_shape,
-        description.class_names,
-        description.feature_names,
-        description.fingerprint,
-    )
+    return SavedModel(model=network, **description)
 
 
-@dataclass(frozen=True)
-class _Description:
+def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """What a file says of its model, once it is of the right kinds and sizes."""
-
-    spec: RunSpec
-    input_shape: tuple[int, ...]
-    class_names: tuple[str, ...]
-    feature_names: tuple[str, ...]
-    fingerprint: str
-    scale: Tensor
-    shift: Tensor
-
-    @classmethod
-    def read(cls, path: Path, metadata: Mapping[str, str]) -> _Description:
-        try:
-            shape = _listed(metadata, "input_shape", int)
-            if not 1 <= len(shape) <= _MOST_AXES or min(shape) < 1 or prod(shape) > _MOST_VALUES:
-                raise ValueError(f"its input_shape is {quoted(list(shape))}")
-            scale, shift = (torch.tensor(_listed(metadata, f"pixel_{name}", float)) for name in ("scale", "shift"))
-            if not scale.shape == shift.shape == (shape[0],) or not (scale.isfinite() & shift.isfinite()).all():
-                raise ValueError("its scaling of samples does not fit their shape")
-            names, features = (_listed(metadata, name, str) for name in ("class_names", "feature_names"))
-            return cls(
-                RunSpec.from_json(metadata["spec"]), shape, names, features, metadata["fingerprint"], scale, shift
-            )
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise FedGAError(
-                f"{path} describes its run in a way this version cannot read ({_reason(error)}): was it written by a "
-                "newer fedga?"
-            ) from error
+    try:
+        shape = _listed(metadata, "input_shape", int)
+        if not 1 <= len(shape) <= _MOST_AXES or min(shape) < 1 or prod(shape) > _MOST_VALUES:
+            raise ValueError(f"its input_shape is {quoted(list(shape))}")
+        scale, shift = (torch.tensor(_listed(metadata, f"pixel_{name}", float)) for name in ("scale", "shift"))
+        if not scale.shape == shift.shape == (shape[0],) or not (scale.isfinite() & shift.isfinite()).all():
+            raise ValueError("its scaling of samples does not fit their shape")
+        return {
+            "spec": RunSpec.from_json(metadata["spec"]),
+            "pixels": InputScaling(scale, shift),
+            "input_shape": shape,
+            "class_names": _listed(metadata, "class_names", str),
+            "feature_names": _listed(metadata, "feature_names", str),
+            "fingerprint": metadata["fingerprint"],
+        }
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]
+        sentence = f"{path} describes its run in a way this version cannot read ({reason})"
+        raise FedGAError(f"{sentence}: was it written by a newer fedga?") from error
 
 
 def _listed(metadata: Mapping[str, str], name: str, kind: type) -> tuple[Any, ...]:
@@ -194,72 +167,52 @@ def _listed(metadata: Mapping[str, str], name: str, kind: type) -> tuple[Any, ..
     return tuple(found)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "its brackets are nested too deeply"
-    return f"it has no {error.args[0]}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]
-
-
 def _network(
     path: Path,
-    description: _Description,
+    description: Mapping[str, Any],
     given: str | None,
     weights: dict[str, Tensor],
     notice: Callable[[str], None],
 ) -> nn.Module:
     """The network with its weights; one that is not ours is made only where the user says so."""
-    spec, classes = description.spec, len(description.class_names)
+    spec, classes, shape = description["spec"], len(description["class_names"]), description["input_shape"]
     name = given or spec.model
     cure = "give --model package.module:Class yourself if you trust that code, or name it in your fedga.toml"
     part = own_model(given) if given else plugins.received_part("models", name, MODELS, str(path), cure)
     if part is not None:
         notice(f"running the code of {part.file} for {part}")
-    if name in MODELS:
-        _check_sizes(path, name, description, weights)
-        model = build_model(name, description.input_shape, classes, norm=spec.norm).eval()
+    if name not in MODELS:
+        model = fitting_model(name, shape, classes, norm=spec.norm)
+        _check_weights(path, name, model, weights)
     else:
-        model = fitting_model(name, description.input_shape, classes, norm=spec.norm)
-    initial = model.state_dict()
-    trained = trained_parameters(model) | float_buffers(model)
-    if lost := [each for each in trained if each in initial and each not in weights]:
-        raise FedGAError(
-            f"{path} has no weights {', '.join(lost[:3])}, which model {name} needs: give an intact copy, or the "
-            "code that the model was trained with"
-        )
-    if any(each in initial and initial[each].dtype != tensor.dtype for each, tensor in weights.items()):
-        raise FedGAError(f"the weights in {path} are of other types than those of model {name}: give an intact copy")
-    if bad := [each for each, tensor in weights.items() if each in initial and not tensor.isfinite().all()]:
-        raise FedGAError(
-            f"the weights {quoted(bad[0])} in {path} are not finite numbers, so that whatever it says means nothing: "
-            "give an intact copy, or train it with a smaller --lr"
-        )
+        if classes < 2:
+            raise FedGAError(f"{path} has fewer than two classes: give an intact copy")
+        try:
+            with torch.device("meta"):  # its description may be larger than the weights in the file, and than memory
+                shapes = build_model(name, shape, classes, norm=spec.norm)
+        except Exception as error:
+            sentence = f"{path} describes samples of shape {quoted(shape)}, for which there is no model {name}"
+            raise FedGAError(f"{sentence}: give an intact copy") from error
+        known = {key: (of.shape, of.dtype) for key, of in shapes.state_dict().items()}
+        if any(known.get(key) != (of.shape, of.dtype) for key, of in weights.items()):
+            raise FedGAError(f"the weights in {path} do not fit model {name}: give an intact copy")
+        _check_weights(path, name, shapes, weights)
+        model = build_model(name, shape, classes, norm=spec.norm).eval()
     try:
-        model.load_state_dict(initial | weights)  # counters and tables are in no file
+        model.load_state_dict(model.state_dict() | weights)  # counters and tables are in no file
     except RuntimeError as error:
         raise FedGAError(f"the weights in {path} do not fit model {name}: has its code changed since?") from error
     return model
 
 
-def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-    return tensor.shape, tensor.dtype
-
-
-def _check_sizes(path: Path, name: str, description: _Description, weights: Mapping[str, Tensor]) -> None:
-    """Refuse a description whose network is larger than the weights in the file, before memory is taken for it."""
-    if len(description.class_names) < 2:
-        raise FedGAError(f"{path} tells fewer than two classes apart: give an intact copy")
-    try:
-        with torch.device("meta"):
-            shapes = build_model(
-                name, description.input_shape, len(description.class_names), norm=description.spec.norm
-            )
-    except Exception as error:
-        raise FedGAError(
-            f"{path} describes samples of shape {quoted(description.input_shape)}, for which there is no model {name}: "
-            "give an intact copy"
-        ) from error
-    known = shapes.state_dict()
-    if any(each not in known or _kind(known[each]) != _kind(tensor) for each, tensor in weights.items()):
-        raise FedGAError(f"the weights in {path} do not fit model {name}: give an intact copy")
-    if lost := [each for each in trained_parameters(shapes) if each not in weights]:
-        raise FedGAError(f"{path} has no weights {', '.join(lost[:3])}, which model {name} needs: give an intact copy")
+def _check_weights(path: Path, name: str, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are missing, of another type, or not finite."""
+    known = model.state_dict()
+    if lost := [key for key in trained_parameters(model) | float_buffers(model) if key in known and key not in weights]:
+        needed = f"{', '.join(lost[:3])}, which model {name} needs"
+        raise FedGAError(f"{path} has no weights {needed}: give an intact copy, or the code it was trained with")
+    for key in weights.keys() & known.keys():
+        if known[key].dtype != weights[key].dtype:
+            raise FedGAError(f"the weights in {path} are of other types than model {name}: give an intact copy")
+        if not weights[key].isfinite().all():
+            raise FedGAError(f"the weights {quoted(key)} in {path} are not finite numbers: give an intact copy")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import secrets
 import sqlite3
@@ -15,10 +14,10 @@ from importlib import import_module
 from pathlib import Path
 
 from fedga.spec.settings import RunSpec
-from fedga.store import plugin_metrics as own_metrics
 from fedga.store.database import open_for_reading, snapshot, transaction
-from fedga.store.digests import Digests, read_metrics, read_own
-from fedga.store.records import METRICS, Run
+from fedga.store.digests import Digests
+from fedga.store.metrics import read_metrics
+from fedga.store.records import Run
 from fedga.store.results import read_runs
 from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, setting_text
 
@@ -104,19 +103,14 @@ class Follower:
     def _new_rounds(self, run: Run) -> list[RoundMetrics]:
         """The rounds that were not handed on yet, with the metrics that were measured and that the service lacks."""
         with snapshot(self.results):
-            digests = Digests(self.results)
-            table = read_metrics(self.results, digests, run.key, run.run_id)
-            own = own_metrics.by_round(read_own(self.results, digests, run.key, run.run_id))
+            measured = read_metrics(self.results, Digests(self.results), run.key, run.run_id)
         held, rounds = self.held[run.run_id], []
-        for at, *values in table.tolist():
-            named = dict(zip(METRICS, values, strict=True)) | own.get(int(at), {})
-            new = {
-                name: value
-                for name, value in named.items()
-                if value is not None and not math.isnan(value) and at > held.get(name, -1)
-            }
+        columns = {name: measured.cells(name) for name in measured.values}
+        for place, at in enumerate(measured.rounds.tolist()):
+            named = {name: cells[place] for name, cells in columns.items()}
+            new = {name: value for name, value in named.items() if value is not None and at > held.get(name, -1)}
             if new and at > self.last[run.run_id]:
-                rounds.append(RoundMetrics(int(at), new))
+                rounds.append(RoundMetrics(at, new))
         return rounds
 
 

@@ -1,25 +1,29 @@
-"""Looking at what is there: results of a folder, a saved model, the algorithms."""
+"""Commands that show what is there: results of a folder, a saved model, the algorithms."""
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from fedga.cli.checks import check_data_dir
 from fedga.cli.console import out, say
+from fedga.cli.training import DataDir, Device
 from fedga.common.spreadsheet import text_cell
 from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.report.terminal import Column, make_table
 from fedga.spec.kinds import Number
 from fedga.store.archive import opened
-from fedga.store.store import Store
+from fedga.store.results import ResultsReader
 
 FORMATS = ("table", "csv", "json")
 _MOST_CLASSES = 1_000_000
@@ -31,44 +35,40 @@ def results(
     summary: Annotated[bool, typer.Option("--summary", help="One row per setting, means over seeds.")] = False,
 ) -> None:
     """Print one row per run and evaluated round; with --summary, the table that ends a run."""
-    if format not in FORMATS:
-        raise unknown_name("format", format, FORMATS)
-    if summary:
-        if format != "table":
-            raise FedGAError(f"--summary is a table: leave out --format {format}, or leave out --summary")
-        from fedga.cli.summary import print_summary
+    _check_format(format)
+    if summary and format != "table":
+        raise FedGAError(f"--summary is a table: leave out --format {format}, or leave out --summary")
+    with opened(folder, say) as here:
+        if summary:
+            from fedga.cli.summary import print_summary
 
-        with opened(folder, say) as here:
             print_summary(here, None, out)
-        return
-    with opened(folder, say) as here, Store(here) as store:
-        if format != "table":
-            store.write_results(sys.stdout, format)
-            return
-        _print_rows(store)
+        elif format == "table":
+            _print_rows(here)
+        else:
+            ResultsReader(here).write_results(sys.stdout, format)
+
+
+def _check_format(format: str, known: Sequence[str] = FORMATS) -> None:  # noqa: A002
+    if format not in known:
+        raise unknown_name("format", format, known)
 
 
 def archive(
     folder: Annotated[Path, typer.Argument(help="A folder that `fedga run` or `fedga paper` wrote.")],
     target: Annotated[Path, typer.Argument(help="Where the copy goes.")],
-    full: Annotated[
-        bool, typer.Option("--full", help="Everything, in full precision: unfinished runs go on with `fedga unpack`.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Copy everything; `fedga unpack` continues from it.")] = False,
 ) -> None:
     """Make a small copy of a results folder, to commit or to send: Parquet files, without models and checkpoints.
 
     `fedga report` and `fedga results` read it like the folder itself; numbers are rounded to four significant digits.
-    With --full it is a copy to go on from on another machine:
-
-        fedga archive runs/mnist-0f3a half-way --full
-
-        fedga unpack half-way runs/mnist-0f3a
+    With --full, `fedga unpack` makes a folder of it on another machine, in which training goes on.
     """
     from fedga.store.archive import write_archive
 
     files = write_archive(folder, target, full=full)
     size = sum(path.stat().st_size for path in files)
-    then = f"go on elsewhere with fedga unpack {target} FOLDER" if full else f"look at it with fedga report {target}"
+    then = f"go on elsewhere with fedga unpack {target} FOLDER" if full else f"a page of it: fedga report {target}"
     say(f"{len(files)} files, {size / 1e6:.1f} MB: {target}; {then}")
 
 
@@ -80,19 +80,15 @@ def unpack(
     from fedga.store.archive import unpack as unpack_archive
 
     unpack_archive(source, folder)
-    with Store(folder) as store:
-        left = [run for run in store.runs() if not run.finished]
+    left = [run for run in ResultsReader(folder).runs() if not run.finished]
     done = f"{len(left)} runs are not finished: the command that began them goes on with --out {folder}"
-    say(done if left else f"all runs are finished; look at them with fedga report {folder}")
+    say(done if left else f"all runs are finished; a page of them: fedga report {folder}")
 
 
 def repair(
     folder: Annotated[Path, typer.Argument(help="A results folder whose results.sqlite is damaged.")],
 ) -> None:
-    """Keep every run of a damaged results folder that is whole; the damaged file stays beside it.
-
-    The command that trained the runs then trains the others again.
-    """
+    """Keep every whole run of a damaged results folder; the command that trained the others trains them again."""
     from fedga.store.repair import repair_results
 
     kept, lost, aside = repair_results(folder)
@@ -103,9 +99,9 @@ def repair(
     say(f"train the others again with the command that trained them, and --out {folder}")
 
 
-def _print_rows(store: Store) -> None:
+def _print_rows(folder: Path) -> None:
     """Every row as aligned text, never cut off to the width of a terminal."""
-    with store.results() as table:
+    with ResultsReader(folder).results() as table:
         rows = [list(table.columns), *([_cell(value) for value in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -118,35 +114,23 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _named(flag: str, text: str) -> Any:
+    return typer.Option(flag, help=text, metavar="NAME")
+
+
 def evaluate_model(
     model: Annotated[Path, typer.Argument(help="A .safetensors file from the folder `models` of a run.")],
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", help="Data set; the one it was trained on if left out.")
-    ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            help="Network of a model that is not ours: package.module:Class. Its code is run.",
-            metavar="NAME",
-        ),
-    ] = None,
-    label_column: Annotated[
-        str | None, typer.Option("--label-column", help="Column that holds the class.", metavar="NAME")
-    ] = None,
-    client_column: Annotated[
-        str | None, typer.Option("--client-column", help="Column that is no feature but a client.", metavar="NAME")
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder with data files, else FEDGA_DATA.")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")] = "auto",
+    dataset: Annotated[str | None, _named("--dataset", "Data set, else the one it was trained on.")] = None,
+    network: Annotated[str | None, _named("--model", "Your own network, package.module:Class; its code runs.")] = None,
+    label_column: Annotated[str | None, _named("--label-column", "Column that holds the class.")] = None,
+    client_column: Annotated[str | None, _named("--client-column", "Column of clients, not a feature.")] = None,
+    data_dir: DataDir = None,
+    device: Device = None,
     format: Annotated[str, typer.Option("--format", help="table or json.")] = "table",  # noqa: A002
 ) -> None:
     """Read a saved model back and evaluate it on a test split."""
     check_data_dir(data_dir)
-    if format not in ("table", "json"):
-        raise unknown_name("format", format, ("table", "json"))
+    _check_format(format, ("table", "json"))
     from fedga.data import load_dataset
     from fedga.engine.device_data import DeviceData
     from fedga.engine.evaluation.evaluate import evaluate
@@ -158,7 +142,7 @@ def evaluate_model(
     from fedga.study.model_files import load_model
     from fedga.study.prepare import choose_device
 
-    where = choose_device(device)
+    where = choose_device(device or "auto")
     saved = load_model(model, network, say)
     spec = saved.spec
     asked = label_column, client_column
@@ -183,19 +167,17 @@ def evaluate_model(
     [row] = scores(evaluation, further=own_metrics())
     recalls = score.recall(evaluation.confusion)[0].tolist()
     if format == "json":
-        known = {name: _finite(value) for name, value in row.items()}
         by_class = dict(zip(data.class_names, map(_finite, recalls), strict=True))
-        told = {"model": str(model), "dataset": data.name, **known, "class_accuracy": by_class}
-        print(json.dumps(told, indent=2, allow_nan=False))
+        found = {"model": str(model), "dataset": data.name} | {name: _finite(value) for name, value in row.items()}
+        print(json.dumps(found | {"class_accuracy": by_class}, indent=2, allow_nan=False))
         return
     values = row | {f"accuracy on class {name}": value for name, value in zip(data.class_names, recalls, strict=True)}
     columns = [
         Column("metric", [Text(name) for name in values]),
         Column("value", [Text(f"{value:.4f}") for value in values.values()], "right"),
     ]
-    algorithm, own = quoted(spec.algorithm)[1:-1], quoted(spec.dataset)[1:-1]
-    trained = f"{algorithm}, trained on {own} for {spec.rounds} rounds"
-    title = f"{trained}, on the test split of {data.name}"
+    algorithm, trained_on = quoted(spec.algorithm)[1:-1], quoted(spec.dataset)[1:-1]
+    title = f"{algorithm}, trained on {trained_on} for {spec.rounds} rounds, on the test split of {data.name}"
     out.print(make_table(columns, title=title, width=out.width))
 
 
@@ -205,16 +187,12 @@ def _finite(value: float) -> float | None:
 
 
 def algorithms(
-    names: Annotated[
-        str | None, typer.Argument(help="Which ones, such as fedga,mine; all of fedga's if left out.", metavar="LIST")
-    ] = None,
+    names: Annotated[str | None, typer.Argument(help="Such as fedga,mine; else all built-in.", metavar="LIST")] = None,
     model: Annotated[str, typer.Option("--model", help="Network whose size the bytes are counted for.")] = "mlp",
     shape: Annotated[str, typer.Option("--shape", help="Shape of a sample, such as 3x32x32.")] = "1x28x28",
     classes: Annotated[str, typer.Option("--classes", help="Number of classes.", metavar="NUMBER")] = "10",
     format: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",  # noqa: A002
-    check: Annotated[
-        str | None, typer.Option("--check", help="Look for the usual mistakes of this one instead.", metavar="NAME")
-    ] = None,
+    check: Annotated[str | None, _named("--check", "Look for the usual mistakes of this one.")] = None,
 ) -> None:
     """What every algorithm costs and reveals beyond plain model averaging; your own by name.
 
@@ -223,30 +201,27 @@ def algorithms(
     if check is not None:
         _check(check, names)
         return
-    import csv
 
     from fedga.algorithms import algorithm_class, own_algorithms
     from fedga.report.tables import algorithms_rows, algorithms_table
 
-    if format not in FORMATS:
-        raise unknown_name("format", format, FORMATS)
+    _check_format(format)
     number = int(Number(whole=True, least=2, most=_MOST_CLASSES).parse("--classes", classes) or 0)
     parameters = _parameters(model, shape, number)
     named = None if names is None else {name.strip(): algorithm_class(name.strip()) for name in names.split(",")}
     if named is None and (mine := own_algorithms()):
         say(f"your own are not run unless you name them: fedga algorithms {','.join(mine)}")
+    rows = algorithms_rows(parameters, number, named)
     if format == "table":
         out.print(algorithms_table(model, parameters, number, named, width=out.width))
-        return
-    rows = algorithms_rows(parameters, number, named)
-    if format == "json":
+    elif format == "json":
         print(json.dumps(rows, indent=2, ensure_ascii=False))
-        return
-    writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        options = ":".join(f"{name}={value}" for name, value in row["options"].items())
-        writer.writerow({name: text_cell(value) for name, value in (row | {"options": options}).items()})
+    else:
+        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            options = ":".join(f"{name}={value}" for name, value in row["options"].items())
+            writer.writerow({name: text_cell(value) for name, value in (row | {"options": options}).items()})
 
 
 def _check(algorithm: str, names: str | None) -> None:
@@ -255,7 +230,7 @@ def _check(algorithm: str, names: str | None) -> None:
     from fedga.testing import check_algorithm
 
     if names is not None:
-        raise FedGAError(f"--check {algorithm} looks at that one alone: leave out {quoted(names)}")
+        raise FedGAError(f"--check {algorithm} checks that one alone: leave out {quoted(names)}")
     name, options = parse_algorithm(algorithm)
     for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
         print(line)
@@ -269,12 +244,7 @@ def _parameters(model: str, shape: str, classes: int) -> int:
     from fedga.study.prepare import fitting_model
 
     if not re.fullmatch(r"[1-9]\d{0,5}([x×][1-9]\d{0,5}){0,2}", shape.lower()):
-        raise FedGAError(
-            f"--shape {shape!r} is not the shape of a sample: write channels, height and width as 3x32x32, or the "
-            "number of features of a table"
-        )
+        raise FedGAError(f"--shape {shape!r} is not the shape of a sample: write channels, height, width as 3x32x32")
     input_shape = tuple(int(side) for side in re.findall(r"\d+", shape))
-    if model not in MODELS:
-        return sum(p.numel() for p in fitting_model(model, input_shape, classes).parameters())
-    with torch.device("meta"):
+    with torch.device("meta") if model in MODELS else nullcontext():
         return sum(p.numel() for p in fitting_model(model, input_shape, classes).parameters())

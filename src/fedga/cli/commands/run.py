@@ -37,28 +37,10 @@ PANELS = {
 }
 
 
-def _run(settings: Mapping[str, str | None], config: Path | None, program: Program, pictures: bool) -> None:
-    given = {name: None if text is None else parse_list(name, text) for name, text in settings.items()}
-    sweep = build_sweep(given, config)
-    program = program.completed(sweep.program)
-
-    from fedga.cli.summary import draw_pictures, print_summary
-
-    prepared = prepare(sweep.runs, program, active_chosen=_user_chose(sweep, "active"))
-    specs = prepared.specs
-    out_dir = program.out or default_folder(sweep.runs)
-    train(prepared, out_dir, program, axes=sweep.axes, provenance=_fitted(sweep, specs))
-    curves = print_summary(out_dir, {spec.run_id for spec in specs}, out)
-    if pictures:
-        draw_pictures(out_dir, curves, specs)
-    say(f"a page to look at: fedga report {out_dir}")
-    say(f"every round: fedga results {out_dir} --format csv; trained models: {out_dir / 'models'}")
-
-
 def default_folder(specs: Sequence[RunSpec]) -> Path:
     """A folder of its own for every set of runs, the same for the same command: giving it again continues.
 
-    Where code of the user's own has changed, it is another one.
+    Where a plugin has changed, it is another one.
     """
     content = [*sorted(spec.run_id for spec in specs), code_digest(own_code(specs, measured=True))]
     digest = hashlib.sha256("".join(content).encode()).hexdigest()
@@ -73,12 +55,11 @@ def _user_chose(sweep: Sweep, setting: str) -> bool:
 
 def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
     """The lines of the settings table, with the number of active clients that the data allow."""
+    active = tuple(dict.fromkeys(spec.active for spec in specs))
     if [spec.active for spec in specs] == [spec.active for spec in sweep.runs]:
         return list(sweep.provenance)
-    active = Provenance("active", tuple(dict.fromkeys(spec.active for spec in specs)), "default, or all clients")
-    at = next(at for at, line in enumerate(sweep.provenance) if line.setting == "active")
-    others = [line for line in sweep.provenance if line.setting != "active"]
-    return [*others[:at], active, *others[at:]]
+    fitted = Provenance("active", active, "default, or all clients")
+    return list(dict.fromkeys(fitted if line.setting == "active" else line for line in sweep.provenance))
 
 
 # Names whose registries are not settings; `fedga data list` and `fedga algorithms` say more.
@@ -90,35 +71,21 @@ NAMES: Mapping[str, Sequence[str]] = {
 }
 
 
-_ALSO = {"seed": ("--seed",)}  # what people type as well
-
-
 def help_text(name: str) -> str:
-    """What a setting is, and the names it knows."""
-    setting = SETTINGS[name]
-    known = [*NAMES.get(name, ()), *_own_names(name)] or (
-        setting.kind.names if isinstance(setting.kind, Choice) else ()
-    )
+    """What a setting is, and the names it knows, those of the user's project file too."""
+    setting, kind = SETTINGS[name], f"{name}s"
+    known = [*NAMES.get(name, ()), *(setting.kind.names if isinstance(setting.kind, Choice) else ())]
+    with suppress(FedGAError):  # help is printed also where the project file is wrong
+        known += parts(kind, installed=False) if kind in KINDS else ()
     return f"{setting.help}: {', '.join(known)}" if known else setting.help
 
 
-def _own_names(setting: str) -> list[str]:
-    """Those of the user's project file; where it is wrong, help is still to be had."""
-    kind = f"{setting}s"
-    with suppress(FedGAError):
-        return [*parts(kind, installed=False)] if kind in KINDS else []
-    return []
-
-
 def _parameter(name: str, panel: str) -> inspect.Parameter:
-    flags = (SETTINGS[name].flag, *_ALSO.get(name, ()))
-    option = typer.Option(*flags, help=help_text(name), show_default=False, rich_help_panel=panel, metavar="LIST")
+    flag = SETTINGS[name].flag
+    option = typer.Option(flag, help=help_text(name), show_default=False, rich_help_panel=panel, metavar="LIST")
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
-
-
-_PROFILE_HELP = "Print where a round's time goes, and write it to profile.json; on CUDA this slows the run a little."
 
 
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
@@ -146,7 +113,7 @@ def command(
     out_dir: Annotated[Path | None, own_option("--out", "Folder for results; the same one continues.")] = None,
     threads: Threads = None,
     pictures: Annotated[bool, own_option("--pictures/--no-pictures", "Draw figures at the end.")] = True,
-    profile: Annotated[bool, own_option("--profile", _PROFILE_HELP)] = False,
+    profile: Annotated[bool, own_option("--profile", "Show where a round's time goes; writes profile.json.")] = False,
     track: Track = None,
     engine: Engines = None,
 ) -> None:
@@ -159,4 +126,15 @@ def command(
 
     A run that was stopped, by Ctrl-C or a crash, goes on where it was when the same command is given again.
     """
-    _run(settings, config, Program(data_dir, device, out_dir, threads, profile, track, engine), pictures)
+    from fedga.cli.summary import draw_pictures, print_summary
+
+    sweep = build_sweep({name: parse_list(name, text) for name, text in settings.items() if text is not None}, config)
+    program = Program(data_dir, device, out_dir, threads, profile, track, engine).completed(sweep.program)
+    prepared = prepare(sweep.runs, program, active_chosen=_user_chose(sweep, "active"))
+    specs, folder = prepared.specs, program.out or default_folder(sweep.runs)
+    train(prepared, folder, program, axes=sweep.axes, provenance=_fitted(sweep, specs))
+    curves = print_summary(folder, {spec.run_id for spec in specs}, out)
+    if pictures:
+        draw_pictures(folder, curves, specs)
+    say(f"a page to look at: fedga report {folder}")
+    say(f"every round: fedga results {folder} --format csv; trained models: {folder / 'models'}")

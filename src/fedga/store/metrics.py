@@ -1,0 +1,155 @@
+"""Metrics of rounds in a results file: a metric is a name and a number per round, whoever defined it.
+
+Inside the file built-in metrics are columns of table ``metrics``; all others are rows of ``own_metrics``, a table that
+is made with the first of them. No other module knows. A metric of the averaged model is called ``averaged_NAME``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from fedga.store.digests import Digests, Row, enter, has_table, rows_digest
+from fedga.store.records import AVERAGED, METRICS, OF_CLIENTS, SHOWN, RoundMetrics
+
+# Columns that are read together have a digest of their own: a table of results reads the first few alone.
+GROUPS = {"shown": SHOWN, "averaged": AVERAGED, "clients": OF_CLIENTS}
+TABLES = {"metrics": ("run", "round", *METRICS), "own_metrics": ("run", "round", "name", "value")}
+_OWN_ROWS = "SELECT round, name, value FROM own_metrics WHERE run = ? ORDER BY round, name"
+
+
+def make_table(connection: sqlite3.Connection) -> None:
+    """The table of metrics that are not built in."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS own_metrics (run INTEGER NOT NULL REFERENCES runs (key), round INTEGER NOT NULL, "
+        "name TEXT NOT NULL, value REAL, PRIMARY KEY (run, round, name)) WITHOUT ROWID"
+    )
+
+
+def own_names(connection: sqlite3.Connection) -> list[str]:
+    """The metrics that are not built in and were ever measured in this folder, those of averaged models last."""
+    if not has_table(connection, "own_metrics"):
+        return []
+    found = (name for (name,) in connection.execute("SELECT DISTINCT name FROM own_metrics"))
+    names = [name for name in found if isinstance(name, str) and name not in METRICS]
+    return sorted(names, key=lambda name: (name.startswith("averaged_"), name))
+
+
+@dataclass(frozen=True, eq=False)
+class RunMetrics:
+    """What was measured of one run, by metric."""
+
+    rounds: np.ndarray  # int64 [evaluated rounds], ascending
+    values: Mapping[str, np.ndarray]  # name -> float64 [evaluated rounds], NaN where it was not measured
+
+    def cells(self, name: str) -> list[float | None]:
+        """All rounds of one metric as Python numbers, None where it was not measured."""
+        column = self.values.get(name)
+        if column is None:
+            return [None] * len(self.rounds)
+        return [None if value != value else value for value in column.tolist()]
+
+
+def read_metrics(
+    connection: sqlite3.Connection, digests: Digests, run: int, run_id: str, groups: Collection[str] = tuple(GROUPS)
+) -> RunMetrics:
+    """The metrics of a run, compared with their digests; of the built-in ones only those of ``groups``."""
+    table, own = checked_rows(connection, digests, run, run_id, groups)
+    rounds = table[:, 0].astype(np.int64)
+    names = (name for group in groups for name in GROUPS[group])
+    values = dict(zip(names, table[:, 1:].T, strict=True))
+    place = {at: index for index, at in enumerate(rounds.tolist())}
+    for at, name, value in own:
+        if at in place and name not in METRICS:
+            column = values.setdefault(name, np.full(len(rounds), np.nan))
+            column[place[at]] = np.nan if value is None else value
+    return RunMetrics(rounds, values)
+
+
+def checked_rows(
+    connection: sqlite3.Connection, digests: Digests, run: int, run_id: str, groups: Collection[str] = tuple(GROUPS)
+) -> tuple[np.ndarray, list[Row]]:
+    """Round and built-in metrics ``[rows, 1 + columns]``; round, name and value of the others."""
+    what = f"a result of run {run_id}"
+    try:
+        table, own = _rows(connection, run, groups)
+    except (ValueError, TypeError):
+        raise digests.damaged(f"{what} is not a number") from None
+    if not all(isinstance(name, str) and isinstance(value, float | int | None) for _, name, value in own):
+        raise digests.damaged(what)
+    for part, digest in _digests(run, table, own, groups).items():
+        digests.check(part, digest, what, empty=not (own if part.startswith("own/") else len(table)))
+    return table, own
+
+
+def _digests(run: int, table: np.ndarray, own: Sequence[Row], groups: Collection[str]) -> dict[str, bytes]:
+    found, begin = {f"own/{run}": rows_digest(own)}, 0
+    for group in groups:
+        end = max(begin, 1) + len(GROUPS[group])  # the first one has the rounds as well
+        found[f"{group}/{run}"] = hashlib.sha256(table[:, begin:end].tobytes()).digest()
+        begin = end
+    return found
+
+
+def _rows(
+    connection: sqlite3.Connection, run: int, groups: Collection[str] = tuple(GROUPS)
+) -> tuple[np.ndarray, list[Row]]:
+    names = [name for group in groups for name in GROUPS[group]]
+    query = f"SELECT round, {', '.join(names)} FROM metrics WHERE run = ? ORDER BY round"
+    table = _as_table(connection.execute(query, (run,)).fetchall(), 1 + len(names))
+    return table, connection.execute(_OWN_ROWS, (run,)).fetchall() if has_table(connection, "own_metrics") else []
+
+
+def _as_table(rows: Sequence[Row], width: int) -> np.ndarray:
+    """Rows of rounds and numbers as float64, NaN for nothing; a text among them raises ``ValueError``."""
+    try:
+        flat = np.fromiter(chain.from_iterable(rows), dtype="<f8", count=len(rows) * width)
+    except TypeError:  # there is a None among them, which takes longer
+        flat = np.array(rows, dtype="<f8")
+    return flat.reshape(len(rows), width)
+
+
+def insert(connection: sqlite3.Connection, run: int, table: np.ndarray, own: Sequence[Row]) -> None:
+    """Rows as `checked_rows` has them; those of rounds that are there are replaced. SQLite takes NaN for nothing."""
+    for name, rows in (("metrics", table.tolist()), ("own_metrics", own)):
+        places = ", ".join("?" * len(TABLES[name]))
+        connection.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({places})", [(run, *row) for row in rows])
+
+
+def seal(connection: sqlite3.Connection, run: int) -> None:
+    """Digests for what the file has of a run, whatever it is."""
+    _enter_digests(connection, run, *_rows(connection, run))
+
+
+def _enter_digests(connection: sqlite3.Connection, run: int, table: np.ndarray, own: Sequence[Row]) -> None:
+    found = _digests(run, table, own, tuple(GROUPS))
+    enter(connection, {part: of for part, of in found.items() if (own if part.startswith("own/") else len(table))})
+
+
+def write_metrics(connection: sqlite3.Connection, runs: Mapping[str, int], metrics: Sequence[RoundMetrics]) -> None:
+    """Add metrics of these runs, by id and key, once what the file has of them is as it was written."""
+    digests, added = Digests(connection), dict[str, list[RoundMetrics]]()
+    for measured in metrics:
+        added.setdefault(measured.run_id, []).append(measured)
+    for run_id, rows in added.items():
+        run = runs[run_id]
+        before, own_before = checked_rows(connection, digests, run, run_id)
+        known = [(row.round, {name: _known(value) for name, value in row.values.items()}) for row in rows]
+        table = _as_table([(at, *map(values.get, METRICS)) for at, values in known], 1 + len(METRICS))
+        own = [(at, name, values[name]) for at, values in known for name in values.keys() - set(METRICS)]
+        insert(connection, run, table, own)
+        if (np.diff(np.concatenate((before[-1:, 0], table[:, 0]))) > 0).all():
+            _enter_digests(connection, run, np.concatenate((before, table)), [*own_before, *sorted(own)])
+        else:  # rounds that are trained again replace themselves
+            seal(connection, run)
+
+
+def _known(value: Any) -> float | None:
+    """NaN is no value, and numbers of any library become Python's."""
+    return None if value is None or value != value else float(value)
