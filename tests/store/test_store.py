@@ -170,6 +170,23 @@ def test_the_group_of_a_dead_owner_is_free(store: Store, spec: Specs, other: str
     assert store.claim(group.id) is free
 
 
+def test_a_sign_of_life_in_the_future_is_not_waited_for_without_end(
+    store: Store, spec: Specs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a clock leaves it that was set back across a restart: who lives gives another sign while we watch."""
+    group, now = claimed(store, spec()), time.monotonic()
+    other, an_hour = "elsewhere-0000.1.5", -3600.0
+    give_to(store, group, other, an_hour)
+    assert not store.claim(group.id)
+    monkeypatch.setattr(store_module.time, "monotonic", lambda: now + 100)
+    give_to(store, group, other, an_hour - 30)  # it lives
+    assert not store.claim(group.id)
+    monkeypatch.setattr(store_module.time, "monotonic", lambda: now + 219)
+    assert not store.claim(group.id)
+    monkeypatch.setattr(store_module.time, "monotonic", lambda: now + 221)
+    assert store.claim(group.id)
+
+
 def test_an_owner_that_no_process_has_is_gone(store: Store, spec: Specs) -> None:
     group = claimed(store, spec())
     give_to(store, group, "damaged")

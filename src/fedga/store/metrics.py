@@ -132,20 +132,29 @@ def _enter_digests(connection: sqlite3.Connection, run: int, table: np.ndarray, 
     enter(connection, {part: of for part, of in found.items() if (own if part.startswith("own/") else len(table))})
 
 
-def write_metrics(connection: sqlite3.Connection, runs: Mapping[str, int], metrics: Sequence[RoundMetrics]) -> None:
-    """Add metrics of these runs, by id and key, once what the file has of them is as it was written."""
+def write_metrics(
+    connection: sqlite3.Connection,
+    runs: Mapping[str, int],
+    metrics: Sequence[RoundMetrics],
+    written: dict[int, tuple[np.ndarray, list[Row]]],
+) -> None:
+    """Add metrics of these runs, by id and key, once what the file has of them is as it was written.
+
+    ``written`` are the rows that this process has checked or written before, by run: they are not read again.
+    """
     digests, added = Digests(connection), dict[str, list[RoundMetrics]]()
     for measured in metrics:
         added.setdefault(measured.run_id, []).append(measured)
     for run_id, rows in added.items():
         run = runs[run_id]
-        before, own_before = checked_rows(connection, digests, run, run_id)
+        before, own_before = written.pop(run, None) or checked_rows(connection, digests, run, run_id)
         known = [(row.round, {name: _known(value) for name, value in row.values.items()}) for row in rows]
         table = _as_table([(at, *map(values.get, METRICS)) for at, values in known], 1 + len(METRICS))
         own = [(at, name, values[name]) for at, values in known for name in values.keys() - set(METRICS)]
         insert(connection, run, table, own)
         if (np.diff(np.concatenate((before[-1:, 0], table[:, 0]))) > 0).all():
-            _enter_digests(connection, run, np.concatenate((before, table)), [*own_before, *sorted(own)])
+            written[run] = np.concatenate((before, table)), [*own_before, *sorted(own)]
+            _enter_digests(connection, run, *written[run])
         else:  # rounds that are trained again replace themselves
             seal(connection, run)
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fedga.common.files import remove_leftovers
 from fedga.common.owner import STALE_AFTER_S, Owner, is_gone
@@ -57,6 +58,8 @@ class Store(ResultsReader):
         self._connection: sqlite3.Connection | None = None
         self._inode = 0  # of the file that is open
         self._held: set[int] = set()
+        self._written: dict[int, Any] = {}  # rows of metrics that the file is known to have, by run
+        self._heard: dict[int, tuple[tuple[str, float], float]] = {}  # last signs of others, and since when
 
     def __enter__(self) -> Store:
         return self
@@ -176,17 +179,32 @@ class Store(ResultsReader):
             if row is None:
                 raise KeyError(f"there is no group {group_id}")
             owner, heartbeat = row
-            taken = owner not in (None, str(self.owner)) and not is_gone(owner, heartbeat)
+            taken = owner not in (None, str(self.owner)) and not self._is_gone(group_id, owner, heartbeat)
             if taken or not (unfinished := self._unfinished(connection, group_id)):
                 return False
             keys, digests = self._keys(connection, group_id), Digests(connection)
             for run_id in unfinished:
-                checked_rows(connection, digests, keys[run_id], run_id)
+                self._written[keys[run_id]] = checked_rows(connection, digests, keys[run_id], run_id)
             mine = (str(self.owner), time.time(), group_id)
             connection.execute("UPDATE groups SET owner = ?, heartbeat = ? WHERE id = ?", mine)
             self._set_status(connection, group_id, "pending", "running")
         self._held.add(group_id)
         return True
+
+    def _is_gone(self, group_id: int, owner: str, heartbeat: float) -> bool:
+        """Whether the process that has a group works no more.
+
+        Where it cannot be asked, its signs of life decide. A sign in the future, as a clock leaves it that was set back,
+        says nothing by itself; but a live process gives another one while we watch.
+        """
+        if is_gone(owner, heartbeat):
+            return True
+        now = time.monotonic()
+        sign, since = self._heard.get(group_id, (("", 0.0), now))
+        if sign != (owner, heartbeat):
+            since = now
+        self._heard[group_id] = (owner, heartbeat), since
+        return Owner.parse(owner).alive() is None and now - since > STALE_AFTER_S
 
     @staticmethod
     def _set_status(connection: sqlite3.Connection, group_id: int, before: str, now: str) -> None:
@@ -276,7 +294,7 @@ class Store(ResultsReader):
                 with self._writing() as connection:
                     self._touch(connection, group_id)
                     keys = self._keys(connection, group_id)
-                    write_metrics(connection, keys, metrics)
+                    write_metrics(connection, keys, metrics, self._written)
                     packed = [(keys[seen.run_id], seen.round, seen.pack()) for seen in clients]
                     connection.executemany("INSERT OR REPLACE INTO client_rounds VALUES (?, ?, ?)", packed)
                     seal_client_rounds(connection, packed)
@@ -292,6 +310,7 @@ class Store(ResultsReader):
                         query = "UPDATE groups SET round = ?, checkpoint = ? WHERE id = ?"
                         connection.execute(query, (round, name, group_id))
             except Exception:
+                self._written.clear()
                 if written is not None:
                     self._remove_unless_current(written)
                 raise
