@@ -147,7 +147,8 @@ def write_metrics(
         added.setdefault(measured.run_id, []).append(measured)
     for run_id, rows in added.items():
         run = runs[run_id]
-        before, own_before = written.pop(run, None) or checked_rows(connection, digests, run, run_id)
+        known_rows = written.pop(run) if run in written else checked_rows(connection, digests, run, run_id)
+        before, own_before = known_rows
         known = [(row.round, {name: _known(value) for name, value in row.values.items()}) for row in rows]
         table = _as_table([(at, *map(values.get, METRICS)) for at, values in known], 1 + len(METRICS))
         own = [(at, name, values[name]) for at, values in known for name in values.keys() - set(METRICS)]

@@ -194,8 +194,8 @@ class Store(ResultsReader):
     def _is_gone(self, group_id: int, owner: str, heartbeat: float) -> bool:
         """Whether the process that has a group works no more.
 
-        Where it cannot be asked, its signs of life decide. A sign in the future, as a clock leaves it that was set back,
-        says nothing by itself; but a live process gives another one while we watch.
+        Where it cannot be asked, its signs of life decide. A sign in the future, as a clock leaves it that was set
+        back, says nothing by itself; but a live process gives another one while we watch.
         """
         if is_gone(owner, heartbeat):
             return True
