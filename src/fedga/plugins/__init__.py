@@ -35,7 +35,13 @@ from fedga.plugins.files import make_importable, run_file, source_digest
 
 FILE_NAME = "fedga.toml"
 VARIABLE = "FEDGA_PROJECT"
-KINDS = {"algorithms": "algorithm", "models": "model", "datasets": "data set", "metrics": "metric"}
+KINDS = {
+    "algorithms": "algorithm",
+    "models": "model",
+    "datasets": "data set",
+    "metrics": "metric",
+    "partitions": "partition",
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
