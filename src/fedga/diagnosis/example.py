@@ -11,7 +11,7 @@ from fedga.diagnosis.measure import Errors
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class TypicalSample:
     """A typical sample of a class: the mean prediction on its samples, and its calibrated label."""
 
     of_class: int
@@ -25,8 +25,8 @@ class Example:
 
     site: int | None  # among those of the holdings
     counts: np.ndarray  # [classes], that the labels are calibrated by
-    rare: Sample
-    frequent: Sample
+    rare: TypicalSample
+    frequent: TypicalSample
 
     @property
     def changes_nothing(self) -> bool:
@@ -64,8 +64,8 @@ def _least(counts: np.ndarray, candidates: np.ndarray) -> int:
     return int(np.argmin(np.where(candidates, counts, np.inf)))
 
 
-def _sample(everywhere: Errors, of_class: int, counts: np.ndarray) -> Sample:
+def _sample(everywhere: Errors, of_class: int, counts: np.ndarray) -> TypicalSample:
     prediction = everywhere.means[of_class]
     label = (1 - counts / (counts[of_class] or 1.0)) * prediction  # Eq. (10): (N_y - N_i) / N_y · p_i
     label[of_class] = 1
-    return Sample(of_class, prediction, label)
+    return TypicalSample(of_class, prediction, label)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -160,16 +159,17 @@ def _of_model(
 def _print(found: Diagnosis, format: str) -> None:  # noqa: A002 - the flag is --format
     from rich.text import Text
 
+    from fedga.diagnosis.numbers import as_json
     from fedga.diagnosis.shown import terminal_table
     from fedga.report.summary import number_text
     from fedga.report.writers import terminal
 
     if format == "json":
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
+        print(as_json(found))
         return
     out.print(Text(found.headline, style="bold"))
-    for finding in (*found.verdict.findings, *found.notes):
-        out.print(Text(f"- {finding}"))
+    for note in found.notes:
+        out.print(Text(f"- {note}"))
     table = terminal_table(found)
     if table.rows:  # there are errors
         out.print()
