@@ -67,9 +67,9 @@ def refused(path: Path, options: Options | None = None) -> str:
         (GOOD.replace("\n", "\r"), "ends its lines with carriage returns alone"),
         (GOOD + f"{'9' * 5000},0.5,0.5\n", "has label '99999999"),
         (GOOD + f"{'9' * 5000},0.5,0.5\n", "...', which is no class"),
-        (GOOD + 'cat,0.9,"0.1\ncat,0.9,0.1\n', "a quotation mark in row 3 of"),
+        (GOOD + 'cat,0.9,"0.1\ncat,0.9,0.1\n', "a quotation mark in line 4 of"),
         (GOOD + 'cat,0.9,"0.1\ncat,0.9,0.1\n', "is not closed: close or remove it"),
-        ('label,"cat,dog\ncat,0.9,0.1\n', "a quotation mark in the header of"),
+        ('label,"cat,dog\ncat,0.9,0.1\n', "a quotation mark in line 1 of"),
         (GOOD + f'cat,"{"x" * 200_000}",0.5\n', "has a cell of more than 131,072 characters: shorten it"),
         ("label,score\nill,0.9\nhealthy,0.1\n", "call the one column of probabilities after the class it means"),
         ("label,p_ill\nill,0.9\nhealthy,0.1\ndead,0.3\n", "has label 'dead'"),
@@ -92,7 +92,7 @@ def test_a_word_among_numbers_is_named_with_its_row(tmp_path: Path, word: str) -
     path = tmp_path / "some.csv"
     path.write_text(f"{GOOD}cat,0.5,{word}\n", encoding="utf-8")
     assert "row 3 of" in (said := refused(path))
-    assert f"has {word!r} in column 'dog', which is no number" in said
+    assert f"has {word.strip()!r} in column 'dog', which is no number" in said
 
 
 @pytest.mark.parametrize("text", ["label,kätzchen,dog\ndog,0.9,0.1\n", GOOD + "kätzchen,0.5,0.5\n"])
@@ -138,7 +138,7 @@ def test_a_quotation_that_never_ends_is_not_followed_to_the_end(
     path = tmp_path / "some.csv"
     rows = "cat,0.9,0.1\n" * 10_000
     path.write_text(f'label,cat,dog\n{rows}cat,"0.9,0.1\n{rows}cat,0.9",0.1\n', encoding="utf-8")
-    assert "a quotation mark in row 10,001 of" in refused(path)
+    assert "a quotation mark in line 10,002 of" in refused(path)
 
 
 @pytest.mark.parametrize("kind", [arrow.list_(arrow.int64()), arrow.struct([("a", arrow.int64())])])

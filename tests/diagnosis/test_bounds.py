@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedga.data.formats import tables
+from fedga.data.formats import csv_files
 from fedga.diagnosis.counts import holdings_of, read_counts
 from fedga.diagnosis.diagnosis import diagnose
-from fedga.diagnosis.reading import csv_blocks
 from fedga.diagnosis.reading.columns import Options
 from fedga.diagnosis.reading.predictions import read_predictions
 from fedga.errors import FedGAError
@@ -141,8 +140,7 @@ def test_a_long_name_of_a_column(tmp_path: Path) -> None:
 
 
 def test_lines_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tables, csv_blocks):
-        monkeypatch.setattr(module, "LONGEST_LINE", 200_000)
+    monkeypatch.setattr(csv_files, "LONGEST_LINE", 200_000)
     (tmp_path / "t.csv").write_text("0.5," * 100_000)
     assert "has a line of more than" in refused(tmp_path / "t.csv")
     (tmp_path / "t.csv").write_text("p_a,p_b,label\n0.5,0.5,a\n" + "0.5," * 100_000)

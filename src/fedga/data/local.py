@@ -41,7 +41,7 @@ class IncompleteCopyError(FedGAError):
 
 
 def find(
-    source: Source, roots: Iterable[Path], options: tables.Options, *, incomplete_is_error: bool = True
+    source: Source, roots: Iterable[Path], options: tables.TableOptions, *, incomplete_is_error: bool = True
 ) -> Found | None:
     """The first whole local copy of ``source`` under ``roots``: Parquet, or the files of its authors."""
     incomplete: IncompleteCopyError | None = None
@@ -101,7 +101,7 @@ def _own_folders(source: Source, root: Path) -> list[Path]:
     return [path for path in found if path.is_dir()]
 
 
-def _find_parquet(source: Source, root: Path, options: tables.Options) -> Found | None:
+def _find_parquet(source: Source, root: Path, options: tables.TableOptions) -> Found | None:
     places: list[tuple[Path, tuple[str, ...]]] = [(root, source.stems)]
     for folder in _own_folders(source, root):
         inside = [folder, folder / "data"] + ([folder / source.hub.config] if source.hub is not None else [])
@@ -122,7 +122,7 @@ def _find_parquet(source: Source, root: Path, options: tables.Options) -> Found 
     return None
 
 
-def _find_originals(source: Source, root: Path, options: tables.Options) -> Found | None:
+def _find_originals(source: Source, root: Path, options: tables.TableOptions) -> Found | None:
     if source.name in ("mnist", "fashion-mnist"):
         return _find_idx(source, root)
     if source.name in _CIFAR:

@@ -7,7 +7,6 @@ cannot be placed for certain is refused: a class taken for another would spoil t
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +18,9 @@ from fedga.common.files import require_regular
 from fedga.data import cache
 from fedga.data.assemble import Parts, Samples, check_lengths, held_out, index_of_names, join, listed, whole_numbers
 from fedga.data.federation import Dataset
+from fedga.data.formats.csv_files import csv_start
 from fedga.data.formats.files import Progress, optional, reading
-from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options, csv_start, rows_of
+from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, TableOptions, find_column
 from fedga.data.sources import find_path
 from fedga.errors import FedGAError
 
@@ -46,7 +46,7 @@ def load_site(
     left aside, since it tells clients of a simulation apart and all rows here belong to one site. Columns of features
     are taken in the order of the file, so all sites have to write them in the same one.
     """
-    return _load("site", path, class_names, Options(label_column, progress=progress), _site_splits)
+    return _load("site", path, class_names, TableOptions(label_column, progress=progress), _site_splits)
 
 
 def load_central(
@@ -61,14 +61,14 @@ def load_central(
     Files and labels are read as by :func:`load_site`. Without a split in the file, or with nothing in its training
     split, the same samples serve for both.
     """
-    return _load("central", path, class_names, Options(label_column, progress=progress), _central_splits)
+    return _load("central", path, class_names, TableOptions(label_column, progress=progress), _central_splits)
 
 
 def _load(
     kind: str,
     path: str | Path,
     class_names: Sequence[str],
-    options: Options,
+    options: TableOptions,
     splits: Callable[[Parts], tuple[Samples, Samples]],
 ) -> Dataset:
     agreed = _checked(class_names)
@@ -194,8 +194,7 @@ def columns_digest(path: str | Path, label_column: str | None = None) -> str:
     suffix = path.suffix.lower()
     if suffix == ".csv":
         with reading(path, "a CSV table"):
-            start = csv_start(path)
-            names = next(rows_of(path, csv.reader([start.header.decode()], delimiter=start.dialect.delimiter)), [])
+            names = csv_start(path).names
     elif suffix == ".parquet":
         parquet = optional("pyarrow.parquet", "pyarrow", "reading tables")
         with reading(path, "a Parquet file"):
@@ -204,8 +203,7 @@ def columns_digest(path: str | Path, label_column: str | None = None) -> str:
     else:
         return ""
     names = [name.strip() for name in names]
-    usual = (name for known in LABEL_COLUMNS for name in names if name.lower() == known)
-    label = label_column.strip() if label_column else next(usual, None)
+    label = label_column.strip() if label_column else find_column("label", names, None, LABEL_COLUMNS)
     apart = {*CLIENT_COLUMNS, SPLIT_COLUMN}
     features = [name for name in names if name != label and name.lower() not in apart]
     return hashlib.blake2b("\n".join(features).encode(), digest_size=8).hexdigest()

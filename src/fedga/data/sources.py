@@ -49,7 +49,7 @@ def load_dataset(
     ((1438, 1, 8, 8), 10)
     """
     name = os.fspath(name_or_path)
-    options = tables.Options(label_column, client_column, progress=progress)
+    options = tables.TableOptions(label_column, client_column, progress=progress)
     source = find_source(name)
     mine = own_datasets(installed=source is None)
     if source is not None:
@@ -75,7 +75,7 @@ def is_here(name: str, data_dir: Path | str | None = None) -> bool:
         raise unknown_name("data set", name, SOURCES)
     if source.name == "digits":
         return find_spec("sklearn") is not None
-    options = tables.Options(None, None)
+    options = tables.TableOptions(None, None)
     return local.find(source, _folders(data_dir), options, incomplete_is_error=False) is not None
 
 
@@ -85,7 +85,7 @@ def _folders(data_dir: Path | str | None) -> tuple[Path, ...]:
     return (*plugins, cache.cache_dir() / "data")
 
 
-def _load_named(source: Source, folders: tuple[Path, ...], options: tables.Options, download: bool) -> Dataset:
+def _load_named(source: Source, folders: tuple[Path, ...], options: tables.TableOptions, download: bool) -> Dataset:
     options = replace(options, channels=source.shape[0])
     found = local.find(source, folders, options, incomplete_is_error=not download)
     if found is None and download:
@@ -103,7 +103,7 @@ def _load_named(source: Source, folders: tuple[Path, ...], options: tables.Optio
     return cache.remember(source.name, found.files, key, partial(_build_named, source, found, options))
 
 
-def _build_named(source: Source, found: local.Found, options: tables.Options) -> Dataset:
+def _build_named(source: Source, found: local.Found, options: tables.TableOptions) -> Dataset:
     parts = found.read()
     shape = parts.train.inputs.shape[1:]
     if shape != source.shape:
@@ -131,13 +131,13 @@ def _first_writable(folders: tuple[Path, ...]) -> Path:
     raise FedGAError(f"none of {', '.join(map(str, folders))} can be written to: give a data_dir that can")
 
 
-def _load_path(path: Path, options: tables.Options) -> Dataset:
+def _load_path(path: Path, options: tables.TableOptions) -> Dataset:
     name, found = find_path(path, options)
     key = ("path", options.label_column, options.client_column)
     return cache.remember(name, found.files, key, lambda: assemble(name, found.read()))
 
 
-def find_path(path: Path, options: tables.Options) -> tuple[str, local.Found]:
+def find_path(path: Path, options: tables.TableOptions) -> tuple[str, local.Found]:
     """What a data set of one's own is called, and its files with the way to read them."""
     suffix = path.suffix.lower()
     files: tuple[Path, ...] = (path,)
@@ -163,7 +163,7 @@ def find_path(path: Path, options: tables.Options) -> tuple[str, local.Found]:
     return name, local.Found(files, read)
 
 
-def _refuse_columns(options: tables.Options, what: str) -> None:
+def _refuse_columns(options: tables.TableOptions, what: str) -> None:
     given = [name for name in ("label_column", "client_column") if getattr(options, name) is not None]
     if given:
         flags = " and ".join("--" + name.replace("_", "-") for name in given)

@@ -15,8 +15,8 @@ import numpy as np
 
 from fedga.common.files import require_regular
 from fedga.common.memory import require_memory
+from fedga.data.formats.csv_files import cells_of
 from fedga.data.formats.files import read_whole, reading
-from fedga.data.formats.tables import rows_of
 from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, few_of, text_of
 from fedga.errors import FedGAError, quoted
 
@@ -74,7 +74,7 @@ def _from_json(path: Path) -> dict[str, Any]:
 def _from_csv(path: Path) -> dict[str, Any]:
     content = _content(path, "a CSV file")
     with reading(path, "a CSV file"):
-        reader = rows_of(path, csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+        reader = cells_of(path, csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
         names = [name.strip() for name in next(reader, [])]
         if not {"class", "count"} <= set(names):
             shown = few_of(names, _NAMED_COLUMNS)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, check_column_names, likely_names
+from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, check_column_names, find_column
 from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, check_names, few_of
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError
 
 SITE_COLUMNS = ("site", "hospital", *CLIENT_COLUMNS)
 NO_SITES = "none"
@@ -49,14 +49,14 @@ class Columns:
 def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], options: Options) -> Columns:
     """Find the columns by what the user says, else by their usual names; ``numeric`` are those that hold numbers."""
     check_column_names(where, names)
-    label = _one(where, names, options.label_column, _LABEL_COLUMNS, "label")
+    label = find_column(f"label column of {where}", names, options.label_column, _LABEL_COLUMNS)
     if label is None:
         raise FedGAError(
             f"{where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name the one that holds the true class with "
             f"--label-column (columns: {few_of(names, 12)})"
         )
     asked = options.site_column
-    site = None if asked == NO_SITES else _one(where, names, asked, SITE_COLUMNS, "site")
+    site = None if asked == NO_SITES else find_column(f"site column of {where}", names, asked, SITE_COLUMNS)
     if site == label:
         raise FedGAError(f"column {label!r} of {where} is named as label and as site: name two different ones")
     if options.probability_columns:
@@ -84,21 +84,12 @@ def _unused(words: Sequence[str]) -> list[str]:
     return [f"Not used: {few_of(words, 6)}; --site-column {shlex.quote(words[0])} would compare sites."]
 
 
-def _one(where: str, names: Sequence[str], asked: str | None, usual: Sequence[str], kind: str) -> str | None:
-    if asked is not None:
-        if asked not in names:
-            raise unknown_name(f"{kind} column of {where}", asked, likely_names(asked, names))
-        return asked
-    lower = {name.lower(): name for name in reversed(names)}
-    return next((lower[name] for name in usual if name in lower), None)
-
-
 def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
     chosen: dict[str, None] = {}
     for wish in asked:
         found = [name for name in names if name == wish] or [name for name in names if fnmatchcase(name, wish)]
         if not found:
-            raise unknown_name(f"probability column of {where}", wish, likely_names(wish, names))
+            find_column(f"probability column of {where}", names, wish, ())
         chosen |= dict.fromkeys(found)
     numbers = set(numeric)
     for name in chosen:
