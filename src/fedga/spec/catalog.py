@@ -78,12 +78,19 @@ class Source:
         return (*parquet, *self.originals)
 
 
-_IDX = (
-    "train-images-idx3-ubyte[.gz]",
-    "train-labels-idx1-ubyte[.gz]",
-    "t10k-images-idx3-ubyte[.gz]",
-    "t10k-labels-idx1-ubyte[.gz]",
+_IDX = tuple(
+    f"{part}-ubyte[.gz]" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 )
+
+
+def _hub(repository: str, revision: str, config: str, train: str = "", test: str = "") -> Hub:
+    """A repository with one Parquet file per split, and their SHA-256 where it is known."""
+    files = (
+        HubFile(f"{config}/{split}-00000-of-00001.parquet", digest)
+        for split, digest in (("train", train), ("test", test))
+    )
+    return Hub(repository, revision, config, *files)
+
 
 _ALL = (
     Source(
@@ -108,16 +115,12 @@ _ALL = (
         licence="MIT, as stated on the Hub",
         citation="LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, 1998",
         class_names=_DIGITS,
-        hub=Hub(
+        hub=_hub(
             "ylecun/mnist",
             "77f3279092a1c1579b2250db8eafed0ad422088c",
             "mnist",
-            HubFile(
-                "mnist/train-00000-of-00001.parquet", "f2c01285a9f89399335b00ee4e8d499dc4e46db5e39c74903ce5618d895eb3bf"
-            ),
-            HubFile(
-                "mnist/test-00000-of-00001.parquet", "d49fcf556ce25b002b302e318ce4a11098bbfe5d4499c3f35d7c72297c52374b"
-            ),
+            "f2c01285a9f89399335b00ee4e8d499dc4e46db5e39c74903ce5618d895eb3bf",
+            "d49fcf556ce25b002b302e318ce4a11098bbfe5d4499c3f35d7c72297c52374b",
         ),
         stems=("mnist",),
         originals=_IDX,
@@ -132,13 +135,7 @@ _ALL = (
         licence="MIT",
         citation="Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset, arXiv:1708.07747, 2017",
         class_names=_FASHION,
-        hub=Hub(
-            "zalando-datasets/fashion_mnist",
-            "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2",
-            "fashion_mnist",
-            HubFile("fashion_mnist/train-00000-of-00001.parquet"),
-            HubFile("fashion_mnist/test-00000-of-00001.parquet"),
-        ),
+        hub=_hub("zalando-datasets/fashion_mnist", "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2", "fashion_mnist"),
         aliases=("fmnist",),
         stems=("fashion-mnist", "fashion_mnist"),
         originals=tuple(f"FashionMNIST/raw/{name}" for name in _IDX),
@@ -153,18 +150,12 @@ _ALL = (
         licence="none stated by its authors; free for research with citation",
         citation="Krizhevsky, Learning multiple layers of features from tiny images, 2009",
         class_names=_CIFAR10,
-        hub=Hub(
+        hub=_hub(
             "uoft-cs/cifar10",
             "0b2714987fa478483af9968de7c934580d0bb9a2",
             "plain_text",
-            HubFile(
-                "plain_text/train-00000-of-00001.parquet",
-                "8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
-            ),
-            HubFile(
-                "plain_text/test-00000-of-00001.parquet",
-                "841389e6f2d64f28bf17310e430aebac20ec3ba611a3c5e231dc93c645ce84de",
-            ),
+            "8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
+            "841389e6f2d64f28bf17310e430aebac20ec3ba611a3c5e231dc93c645ce84de",
         ),
         stems=("cifar10", "cifar-10"),
         originals=("cifar-10-batches-py/", "cifar-10-python.tar.gz"),
@@ -179,18 +170,12 @@ _ALL = (
         licence="none stated by its authors; free for research with citation",
         citation="Krizhevsky, Learning multiple layers of features from tiny images, 2009",
         class_names=tuple(_CIFAR100.split()),
-        hub=Hub(
+        hub=_hub(
             "uoft-cs/cifar100",
             "aadb3af77e9048adbea6b47c21a81e47dd092ae5",
             "cifar100",
-            HubFile(
-                "cifar100/train-00000-of-00001.parquet",
-                "694865d6b990e234804f01268586c41e88bcbbb75e20858432c05ad4081aca23",
-            ),
-            HubFile(
-                "cifar100/test-00000-of-00001.parquet",
-                "98776c529bb146a9c791229df74a5cf076be9b43d82dbbd334b6a7788d73dc68",
-            ),
+            "694865d6b990e234804f01268586c41e88bcbbb75e20858432c05ad4081aca23",
+            "98776c529bb146a9c791229df74a5cf076be9b43d82dbbd334b6a7788d73dc68",
         ),
         stems=("cifar100", "cifar-100"),
         originals=("cifar-100-python/", "cifar-100-python.tar.gz"),
@@ -205,13 +190,7 @@ _ALL = (
         licence="non-commercial use only",
         citation="Netzer et al., Reading digits in natural images with unsupervised feature learning, 2011",
         class_names=_DIGITS,
-        hub=Hub(
-            "ufldl-stanford/svhn",
-            "f9e1717d73324ebbc1ece84267ccd80d0aca0690",
-            "cropped_digits",
-            HubFile("cropped_digits/train-00000-of-00001.parquet"),
-            HubFile("cropped_digits/test-00000-of-00001.parquet"),
-        ),
+        hub=_hub("ufldl-stanford/svhn", "f9e1717d73324ebbc1ece84267ccd80d0aca0690", "cropped_digits"),
         aliases=("svhn-cropped",),
         stems=("svhn", "svhn_cropped"),
         originals=("train_32x32.mat", "test_32x32.mat"),

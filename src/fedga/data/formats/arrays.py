@@ -23,7 +23,7 @@ _INPUTS = ("x", "images", "image", "inputs", "data", "features")
 _LABELS = ("y", "labels", "label", "targets", "target")
 _CLIENTS = ("clients", "client", "client_ids", "client_id")
 _CLASS_NAMES = ("class_names", "classes", "label_names")
-_CHANNELS = (1, 3)
+CHANNELS = (1, 3)  # of a picture: grey, or colours
 _NAMED_ARRAYS = 20  # an error lists this many
 
 
@@ -105,7 +105,7 @@ def _inputs(path: Path, values: np.ndarray) -> np.ndarray:
         values = values.astype(np.uint8 if whole else np.float32)
     if values.ndim == 3:
         return values[:, None]
-    first, last = values.shape[1] in _CHANNELS, values.shape[3] in _CHANNELS
+    first, last = values.shape[1] in CHANNELS, values.shape[3] in CHANNELS
     if first == last:
         raise FedGAError(
             f"{path} has pictures of shape {values.shape}, where it is not plain which axis is the channels: give 1 or "
