@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from fedga.diagnosis.reading import csv_blocks
-from fedga.diagnosis.reading.columns import Options
+from fedga.diagnosis.reading.columns import ColumnOptions
 from fedga.diagnosis.reading.predictions import read_predictions
 from fedga.errors import FedGAError
 from tests.diagnosis.made_up import made_up, write_npz
@@ -19,9 +19,9 @@ from tests.diagnosis.made_up import made_up, write_npz
 GOOD = "label,cat,dog\ncat,0.9,0.1\ndog,0.2,0.8\n"
 
 
-def refused(path: Path, options: Options | None = None) -> str:
+def refused(path: Path, options: ColumnOptions | None = None) -> str:
     with pytest.raises(FedGAError) as caught:
-        read_predictions(path, options or Options())
+        read_predictions(path, options or ColumnOptions())
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert str(path) in sentence
@@ -106,7 +106,7 @@ def test_probabilities_are_no_logits(tmp_path: Path) -> None:
     """Taken as logits they would all be nearly even."""
     path = tmp_path / "some.csv"
     path.write_text(GOOD, encoding="utf-8")
-    assert "these are probabilities already: leave --logits out" in refused(path, Options(logits=True))
+    assert "these are probabilities already: leave --logits out" in refused(path, ColumnOptions(logits=True))
 
 
 def test_a_wrong_row_far_down_is_found(tmp_path: Path) -> None:
@@ -153,15 +153,15 @@ def test_parquet_columns_of_lists(tmp_path: Path, name: str, kind: arrow.DataTyp
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Options(label_column="lable"), "did you mean 'label'?"),
-        (Options(site_column="hospitl"), "unknown site column"),
-        (Options(site_column="label"), "is named as label and as site"),
-        (Options(probability_columns=("cat", "dgo")), "did you mean 'dog'?"),
-        (Options(probability_columns=("p_*",)), "unknown probability column"),
-        (Options(probability_columns=("label",)), "does not hold numbers"),
+        (ColumnOptions(label_column="lable"), "did you mean 'label'?"),
+        (ColumnOptions(site_column="hospitl"), "unknown site column"),
+        (ColumnOptions(site_column="label"), "is named as label and as site"),
+        (ColumnOptions(probability_columns=("cat", "dgo")), "did you mean 'dog'?"),
+        (ColumnOptions(probability_columns=("p_*",)), "unknown probability column"),
+        (ColumnOptions(probability_columns=("label",)), "does not hold numbers"),
     ],
 )
-def test_columns_that_are_not_there(tmp_path: Path, options: Options, said: str) -> None:
+def test_columns_that_are_not_there(tmp_path: Path, options: ColumnOptions, said: str) -> None:
     path = tmp_path / "some.csv"
     path.write_text(GOOD, encoding="utf-8")
     assert said in refused(path, options)
@@ -254,7 +254,7 @@ def test_logits_that_are_no_numbers(tmp_path: Path) -> None:
     assert "has no number for class '0' (nan)" in said
     logits[3] = -np.inf, 0  # a probability of 0
     np.savez(path, logits=logits, labels=[0, 1, 0, 1, 1])
-    assert read_predictions(path, Options()).tally.sums.sum() == pytest.approx(5)
+    assert read_predictions(path, ColumnOptions()).tally.sums.sum() == pytest.approx(5)
 
 
 def test_logits_taken_for_probabilities(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_too_many_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = tmp_path / "some.npz"
     np.savez(path, probs=np.full((200, 2), 0.5), labels=np.arange(200) % 2, sites=np.arange(200))
     assert "too many for one page" in refused(path)
-    assert read_predictions(path, Options(site_column="none")).tally.samples.sum() == 200
+    assert read_predictions(path, ColumnOptions(site_column="none")).tally.samples.sum() == 200
 
 
 def test_too_many_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 from fedga.data.formats import csv_files
 from fedga.diagnosis.counts import holdings_of, read_counts
 from fedga.diagnosis.diagnosis import diagnose
-from fedga.diagnosis.reading.columns import Options
+from fedga.diagnosis.reading.columns import ColumnOptions
 from fedga.diagnosis.reading.predictions import read_predictions
 from fedga.errors import FedGAError
 from tests.sentences import one_sentence
@@ -29,7 +29,7 @@ Limit = Callable[[int], None]
 
 def refused(path: Path, **options: object) -> str:
     with pytest.raises(FedGAError) as caught:
-        read_predictions(path, Options(**options))  # type: ignore[arg-type]
+        read_predictions(path, ColumnOptions(**options))  # type: ignore[arg-type]
     return one_sentence(caught.value)
 
 
@@ -85,7 +85,7 @@ def test_arrays_by_column_are_not_streamed(tmp_path: Path, memory: Limit) -> Non
     assert "stored column by column" in (said := refused(path))
     assert "store it row by row, with numpy.ascontiguousarray" in said
     np.savez(path, probs=np.ascontiguousarray(probs), labels=np.arange(100_000) % 2)
-    assert read_predictions(path, Options()).tally.samples.sum() == 100_000  # larger than memory, piece by piece
+    assert read_predictions(path, ColumnOptions()).tally.samples.sum() == 100_000  # larger than memory, piece by piece
 
 
 def test_classes_without_end(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_wide_tables(tmp_path: Path) -> None:
     assert "has 20,000 classes, too many for one page, which holds 4,472: put" in refused(tmp_path / "t.csv")
     assert "has 20,000 classes" in refused(tmp_path / "t.csv", probability_columns=("p_*",))
     assert "unknown label column" in refused(tmp_path / "t.csv", label_column="truth")
-    found = read_predictions(tmp_path / "t.csv", Options(probability_columns=("p_0", "p_1")))
+    found = read_predictions(tmp_path / "t.csv", ColumnOptions(probability_columns=("p_0", "p_1")))
     assert found.class_names == ("0", "1")
 
 
@@ -165,7 +165,7 @@ def test_words_of_other_rows_are_no_sites(tmp_path: Path) -> None:
     sites = pa.DictionaryArray.from_arrays(pa.array([0, 2] * 5), pa.array(["north", "nowhere", "south"]))
     table = pa.table({"p_a": [0.5] * 10, "p_b": [0.5] * 10, "label": ["a", "b"] * 5, "site": sites})
     pq.write_table(table, tmp_path / "t.parquet")
-    assert read_predictions(tmp_path / "t.parquet", Options()).site_names == ("north", "south")
+    assert read_predictions(tmp_path / "t.parquet", ColumnOptions()).site_names == ("north", "south")
 
 
 def test_counts_larger_than_memory(tmp_path: Path, memory: Limit) -> None:

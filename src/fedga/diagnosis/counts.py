@@ -15,9 +15,10 @@ import numpy as np
 
 from fedga.common.files import require_regular
 from fedga.common.memory import require_memory
+from fedga.data.assemble import listed
 from fedga.data.formats.csv_files import cells_of
 from fedga.data.formats.files import read_whole, reading
-from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, few_of, text_of
+from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, text_of
 from fedga.errors import FedGAError, quoted
 
 _BYTES_PER_LETTER = 30  # that a file of short names and numbers takes in memory, by its size
@@ -77,7 +78,7 @@ def _from_csv(path: Path) -> dict[str, Any]:
         reader = cells_of(path, csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
         names = [name.strip() for name in next(reader, [])]
         if not {"class", "count"} <= set(names):
-            shown = few_of(names, _NAMED_COLUMNS)
+            shown = listed(names, _NAMED_COLUMNS)
             raise FedGAError(f"{path} has the columns {shown}: call them class, count and, if there are, site")
         places = [names.index(name) if name in names else -1 for name in ("class", "count", "site")]
         rows = [[row[at] if 0 <= at < len(row) else None for at in places] for row in reader if row]

@@ -15,7 +15,7 @@ from fedga.spec.kinds import Number
 
 if TYPE_CHECKING:
     from fedga.diagnosis import Diagnosis
-    from fedga.diagnosis.reading.columns import Options
+    from fedga.diagnosis.reading.columns import ColumnOptions
 
 _FORMATS = ("table", "json")
 _OF_PREDICTIONS = ("--site-column", "--probability-columns", "--class-counts", "--logits")
@@ -95,7 +95,7 @@ def diagnose(
     """
     if format not in _FORMATS:
         raise unknown_name("format", format, _FORMATS)
-    from fedga.diagnosis.reading.columns import Options
+    from fedga.diagnosis.reading.columns import ColumnOptions
     from fedga.diagnosis.reading.target import check_target
 
     check_data_dir(data_dir)
@@ -116,7 +116,7 @@ def diagnose(
         given = (dataset, model, client_column, data_dir, device != _ANY)
         _refuse(source, "a file of predictions", zip(_OF_MODELS, given, strict=True))
         columns = tuple(name.strip() for name in (probability_columns or "").split(",") if name.strip())
-        found = _of_predictions(source, Options(label_column, site_column, columns, logits), class_counts)
+        found = _of_predictions(source, ColumnOptions(label_column, site_column, columns, logits), class_counts)
     files = [] if no_page else found.write(page)
     _print(found, format)
     if files:
@@ -133,7 +133,7 @@ def _refuse(source: Path, kind: str, options: Iterable[tuple[str, object]]) -> N
             raise FedGAError(f"{source} is {kind}, to which {option} means nothing: leave it out")
 
 
-def _of_predictions(source: Path, options: Options, class_counts: str | None) -> Diagnosis:
+def _of_predictions(source: Path, options: ColumnOptions, class_counts: str | None) -> Diagnosis:
     from fedga.cli.progress import decoding
     from fedga.diagnosis.counts import read_counts
     from fedga.diagnosis.diagnosis import diagnosis_of

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from fedga.data.assemble import listed
 from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, check_column_names, find_column
-from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, check_names, few_of
+from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, check_names
 from fedga.errors import FedGAError
 
 SITE_COLUMNS = ("site", "hospital", *CLIENT_COLUMNS)
@@ -20,7 +21,7 @@ _PREFIX = re.compile(r"(p|prob|probs|proba|probability|score|logit|logits)[_. :=
 
 
 @dataclass(frozen=True)
-class Options:
+class ColumnOptions:
     """What the user says about the columns of a file."""
 
     label_column: str | None = None
@@ -46,14 +47,14 @@ class Columns:
         return BinaryLabels(names[0]) if len(names) == 1 else Labels(check_names(names, where))
 
 
-def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], options: Options) -> Columns:
+def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], options: ColumnOptions) -> Columns:
     """Find the columns by what the user says, else by their usual names; ``numeric`` are those that hold numbers."""
     check_column_names(where, names)
     label = find_column(f"label column of {where}", names, options.label_column, _LABEL_COLUMNS)
     if label is None:
         raise FedGAError(
             f"{where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name the one that holds the true class with "
-            f"--label-column (columns: {few_of(names, 12)})"
+            f"--label-column (columns: {listed(names, 12)})"
         )
     asked = options.site_column
     site = None if asked == NO_SITES else find_column(f"site column of {where}", names, asked, SITE_COLUMNS)
@@ -67,7 +68,7 @@ def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], opt
     if not rest:
         raise FedGAError(
             f"{where} has no column of numbers beside {label!r}: add one column per class with its probability "
-            f"(columns: {few_of(names, 12)})"
+            f"(columns: {listed(names, 12)})"
         )
     unnamed = [f"“{name}”" if name else "without a name" for name in numbers if _ROW_NUMBERS.fullmatch(name)]
     notes = [] if prefixed or not unnamed else [f"Left out as row numbers: the column {', '.join(unnamed)}."]
@@ -81,7 +82,7 @@ def _unused(words: Sequence[str]) -> list[str]:
     """A note on columns of text, one of which may name the sites."""
     if not words:
         return []
-    return [f"Not used: {few_of(words, 6)}; --site-column {shlex.quote(words[0])} would compare sites."]
+    return [f"Not used: {listed(words, 6)}; --site-column {shlex.quote(words[0])} would compare sites."]
 
 
 def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from fedga.data import Dataset, Federation, load_dataset
+from fedga.data.assemble import listed
 from fedga.data.formats.files import Progress
 from fedga.diagnosis.counts import Holdings
 from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import errors_of
 from fedga.diagnosis.reading.arrays import tally_arrays
 from fedga.diagnosis.reading.tally import MOST_CELLS, ROWS_AT_ONCE, Predictions
-from fedga.diagnosis.reading.vocabulary import few_of
 from fedga.errors import FedGAError, quoted
 from fedga.spec.settings import SITES
 from fedga.study.model_files import SavedModel, load_model
@@ -159,7 +159,7 @@ def _original(saved: SavedModel, options: DataOptions) -> Dataset:
     if found.fingerprint != saved.fingerprint:
         raise FedGAError(f"{saved.spec.dataset} has changed since")
     if found.class_names != saved.class_names:
-        raise FedGAError(f"{saved.spec.dataset} has other classes now ({few_of(found.class_names, 6)})")
+        raise FedGAError(f"{saved.spec.dataset} has other classes now ({listed(found.class_names, 6)})")
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedga.common.files import require_regular
 from fedga.data.formats.files import Progress, within_memory
 from fedga.diagnosis.reading.arrays import read_arrays
-from fedga.diagnosis.reading.columns import Options
+from fedga.diagnosis.reading.columns import ColumnOptions
 from fedga.diagnosis.reading.tables import read_table
 from fedga.diagnosis.reading.tally import Predictions
 from fedga.errors import FedGAError
@@ -15,7 +15,7 @@ from fedga.errors import FedGAError
 KINDS = (".csv", ".parquet", ".npz")
 
 
-def read_predictions(path: Path, options: Options, progress: Progress | None = None) -> Predictions:
+def read_predictions(path: Path, options: ColumnOptions, progress: Progress | None = None) -> Predictions:
     """Read and check a file of predictions; the first wrong row is refused in one sentence."""
     try:
         _check(path)
