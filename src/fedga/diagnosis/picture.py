@@ -1,18 +1,16 @@
-"""Classes and sites as rows on a logarithmic axis, for the page's template to draw; positions are per cent of it."""
+"""Classes as rows on a logarithmic axis, for the page's template to draw; positions are per cent of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedga.diagnosis.formatting import field_text, number, percent, span
+from fedga.diagnosis.formatting import field_text, span
 from fedga.diagnosis.numbers import Record, class_rows
 from fedga.diagnosis.verdict import Kind, kind_of
 from fedga.report.page.shared import Tick
-from fedga.report.summary import number_text
 
 if TYPE_CHECKING:
     from fedga.diagnosis.diagnosis import Diagnosis
@@ -54,7 +52,7 @@ class LogScale(NamedTuple):
 
 
 class AxisRow(NamedTuple):
-    """One class, or site, on the axis: a dot, the 95 % interval, and numbers beside it."""
+    """One class on the axis: a dot, the 95 % interval, and numbers beside it."""
 
     name: str
     kind: Kind
@@ -62,7 +60,7 @@ class AxisRow(NamedTuple):
     line: tuple[float, float] | None
     numbers: tuple[str, ...]
     said: str
-    band: tuple[float, float] | None = None  # what is expected
+    band: tuple[float, float] | None  # what is expected
 
 
 class AxisRows(NamedTuple):
@@ -89,44 +87,21 @@ def most_telling(values: np.ndarray, most: int) -> tuple[list[int], int]:
     return [*known[: most - lowest], *known[-lowest:]], most - lowest
 
 
-def _picture(values: np.ndarray, scale: LogScale, row: Callable[[int], AxisRow]) -> AxisRows:
-    shown, highest = most_telling(values, MOST_ROWS)
-    left_out = int((~np.isnan(values)).sum()) - len(shown)
-    return AxisRows(tuple(map(row, shown)), scale.ticks, scale.at(1), left_out, highest - 1)
-
-
 def class_picture(found: Diagnosis) -> AxisRows:
-    """EA of the classes with the errors it is made of."""
-    errors, rows = found.everywhere, class_rows(found)
-    scale = LogScale.over(errors.asymmetry)
-
-    def row(at: int) -> AxisRow:
-        one, name = rows[at], found.class_names[at]
+    """EA of the classes with the errors it is made of, and what plain cross-entropy would lead to."""
+    errors, records = found.everywhere, class_rows(found)
+    scale = LogScale.over(np.concatenate([errors.asymmetry, *found.bounds]))
+    shown, highest = most_telling(errors.asymmetry, MOST_ROWS)
+    rows = []
+    for at in shown:
+        one, name = records[at], found.class_names[at]
         fields = ("ea", "missed", "false_alarm", "accuracy", "samples", "predicted")
         numbers = tuple(field_text(field, one[field]) for field in fields)
         said = f"{name}: error asymmetry {numbers[0]}, 95 % interval {span(one['ea_low'], one['ea_high'])}"
-        line = scale.line(one["ea_low"], one["ea_high"])
-        return AxisRow(name, kind_of(errors, at), scale.at(one["ea"]), line, numbers, said)
-
-    return _picture(errors.asymmetry, scale, row)
-
-
-def bounds_picture(found: Diagnosis) -> AxisRows:
-    """EA of the classes within what plain cross-entropy would lead to."""
-    errors, rows = found.everywhere, class_rows(found)
-    scale = LogScale.over(np.concatenate([errors.asymmetry, *found.bounds]))
-
-    def row(at: int) -> AxisRow:
-        one, name = rows[at], found.class_names[at]
-        place, expected = place_of(one), span(one["bound_low"], one["bound_high"])
-        numbers = (number(one["trained_on"]), expected, field_text("ea", one["ea"]), place)
-        kinds: dict[str, Kind] = {"above": "high", "below": "low"}
-        kind = kinds.get(place, "even") if one["enough_samples"] else "few"
         line, band = scale.line(one["ea_low"], one["ea_high"]), scale.line(one["bound_low"], one["bound_high"])
-        said = f"{name}: expected {expected}, measured {numbers[2]}, {place}"
-        return AxisRow(name, kind, scale.at(one["ea"]), line, numbers, said, band)
-
-    return _picture(np.where(np.isnan(found.bounds[1]), np.nan, errors.asymmetry), scale, row)
+        rows.append(AxisRow(name, kind_of(errors, at), scale.at(one["ea"]), line, numbers, said, band))
+    left_out = int((~np.isnan(errors.asymmetry)).sum()) - len(shown)
+    return AxisRows(tuple(rows), scale.ticks, scale.at(1), left_out, highest - 1)
 
 
 def place_of(row: Record) -> str:
@@ -142,27 +117,3 @@ def place_of(row: Record) -> str:
         return "below" if ea < low else "above"
     slack = 1e-9  # counts and sums of probabilities are rounded
     return "inside" if low * (1 - slack) <= ea <= high * (1 + slack) else "not sure"
-
-
-def site_picture(found: Diagnosis) -> AxisRows | None:
-    """From the lowest to the highest EA of any class at each site: a long line is a high EA ratio."""
-    if (sites := found.sites) is None:
-        return None
-    usable = np.where(sites.enough, sites.asymmetry, np.nan)
-    scale = LogScale.over(usable)
-    top = np.where(np.isnan(usable), -np.inf, usable).max(1)
-
-    def row(at: int) -> AxisRow:
-        errors, name = sites.at(at), found.site_names[at]
-        worst, least = int(np.nanargmax(usable[at])), float(np.nanmin(usable[at]))
-        numbers = (
-            number_text(top[at], True),
-            found.class_names[worst],
-            f"{(~np.isnan(usable[at])).sum()} of {(errors.samples > 0).sum()}",
-            percent(float(errors.overall_accuracy)),
-            f"{errors.samples.sum():,}",
-        )
-        said = f"{name}: error asymmetry {span(least, top[at])} ({numbers[1]})"
-        return AxisRow(name, kind_of(errors, worst), scale.at(top[at]), scale.line(least, top[at]), numbers, said)
-
-    return _picture(np.where(np.isinf(top) & (top < 0), np.nan, top), scale, row)

@@ -118,15 +118,12 @@ class ParquetFiles:
 def in_order(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Shards sorted by number; refuses a set from which one is missing."""
     ordered = tuple(sorted(paths))
-    matches = [_SHARD.search(path.stem) for path in ordered]
-    if any(match is None for match in matches):
-        return ordered
-    shards = [(int(match.group(1)), int(match.group(2))) for match in matches if match is not None]
-    missing = set(range(shards[0][1])) - {number for number, _ in shards}
-    if missing or len({total for _, total in shards}) > 1:
-        raise FedGAError(
-            f"{ordered[0]} is one of {shards[0][1]} shards and {len(ordered)} are there: put all shards into one folder"
-        )
+    shards = [tuple(map(int, match.groups())) for path in ordered if (match := _SHARD.search(path.stem))]
+    if len(shards) == len(ordered):
+        _, total = shards[0]
+        if set(shards) != {(number, total) for number in range(total)}:
+            there = f"is one of {total} shards and {len(ordered)} are there"
+            raise FedGAError(f"{ordered[0]} {there}: put all shards into one folder")
     return ordered
 
 
@@ -156,8 +153,7 @@ def _chunks(file: Any, columns: Set[str]) -> Iterator[Any]:
 def is_text(arrow: Any, kind: Any) -> bool:
     """Whether a column has texts of any length, of which Parquet files write equal ones once."""
     types = arrow.types
-    kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(is_such(kind) for is_such in kinds)
+    return any(f(kind) for f in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
 
 
 def _width(kind: Any) -> int:
