@@ -187,7 +187,7 @@ def test_a_page_goes_nowhere_it_does_not_belong(tmp_path: Path) -> None:
     (tmp_path / "mine.html").write_text("my notes", encoding="utf-8")
     for target, said in (
         (tmp_path, "which is a folder"),
-        (tmp_path / "mine.html", "is there and is no page"),
+        (tmp_path / "mine.html", "was not written by fedga diagnose"),
         (tmp_path / "page.txt", "must end in .html"),
         (tmp_path / "mine.html" / "page.html", "is no folder"),
         (tmp_path / f"{'a' * 300}.html", "File name too long"),

@@ -40,28 +40,21 @@ def example_of(everywhere: Errors, holdings: Holdings, suspect: int | None) -> E
     With several sites it is told for the one where that class is held and most outnumbered: a client trains with its
     own counts.
     """
-    site = None
-    counts = holdings.totals
-    candidates = (counts > 0) & (everywhere.samples > 0)
-    if not candidates.any():
+    site, counts, measured = None, holdings.totals, everywhere.samples > 0
+    candidates = (counts > 0) & measured
+    if not candidates.any() or measured.sum() < 2:
         return None
-    rare = _least(counts, candidates) if suspect is None or not candidates[suspect] else suspect
+    rarest = int(np.argmin(np.where(candidates, counts, np.inf)))
+    rare = rarest if suspect is None or not candidates[suspect] else suspect
     held = (holdings.counts[:, rare] > 0) & ((holdings.counts > 0).sum(1) > 1)  # beside something else
     if holdings.site_names and held.any():
         outnumbered = holdings.counts.max(1) / np.maximum(holdings.counts[:, rare], 1)
         site = int(np.argmax(np.where(held, outnumbered, -1)))
         counts = holdings.counts[site]
-    measured = everywhere.samples > 0
-    measured[rare] = False
-    if not measured.any():
-        return None
-    frequent = int(np.argmax(np.where(measured, counts, -1)))
+    others = measured & (np.arange(len(counts)) != rare)
+    frequent = int(np.argmax(np.where(others, counts, -1)))
     rare, frequent = sorted((rare, frequent), key=lambda at: counts[at])
     return Example(site, counts, _sample(everywhere, rare, counts), _sample(everywhere, frequent, counts))
-
-
-def _least(counts: np.ndarray, candidates: np.ndarray) -> int:
-    return int(np.argmin(np.where(candidates, counts, np.inf)))
 
 
 def _sample(everywhere: Errors, of_class: int, counts: np.ndarray) -> TypicalSample:
