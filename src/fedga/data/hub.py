@@ -22,7 +22,6 @@ from fedga.spec.catalog import Hub, HubFile, Source
 
 _PURPOSE = "downloading data sets"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_CHUNK = 1 << 20
 
 
 def download(source: Source, folder: Path, *, endpoint: str | None = None) -> None:
@@ -43,22 +42,17 @@ def download(source: Source, folder: Path, *, endpoint: str | None = None) -> No
             for file in hub.files:
                 if not (target / file.path).is_file():
                     _fetch(hub, file, target / file.path, endpoint.rstrip("/"))
-    except FedGAError:
-        _remove_if_nothing_came(target)
-        raise
     except Exception as error:
-        _remove_if_nothing_came(target)
+        arrived = (path.is_file() and path.name != ".download.lock" for path in target.rglob("*"))
+        if not any(arrived):  # a download that never began leaves no folder behind
+            shutil.rmtree(target, ignore_errors=True)
+        if isinstance(error, FedGAError):
+            raise
         detail = " ".join(str(error).split())[:160] or "no reason given"
         raise FedGAError(
             f"{source.name} could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail}): "
             f"try again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
         ) from error
-
-
-def _remove_if_nothing_came(target: Path) -> None:
-    """A download that never began leaves no folder behind; what has arrived stays, to go on from."""
-    if target.is_dir() and not any(path.is_file() and path.name != ".download.lock" for path in target.rglob("*")):
-        shutil.rmtree(target, ignore_errors=True)
 
 
 def _library() -> Any:
@@ -93,19 +87,12 @@ def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
             expected_size=metadata.size,
             displayed_filename=target.name,
         )
-    actual = _sha256(part)
+    with open_regular(part) as content:
+        actual = hashlib.file_digest(content, "sha256").hexdigest()
     if actual != expected:
         part.unlink()
         raise _mismatch(url, expected, actual)
     part.replace(target)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _mismatch(url: str, expected: str, actual: str) -> FedGAError:

@@ -71,9 +71,7 @@ def binary_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
     if not ((probs >= 0) & (probs <= 1)).all():
         raise FedGAError("probs must lie between 0 and 1, but some do not: apply sigmoid to logits first, once")
     positive = targets > 0
-    missed = 1 - probs[positive].mean()
-    false_alarm = probs[~positive].mean()
-    return missed / false_alarm
+    return (1 - probs[positive].mean()) / probs[~positive].mean()
 
 
 SUM_TOLERANCE = 0.01  # probabilities in bfloat16 miss 1 by less

@@ -43,7 +43,10 @@ def read_npz(path: Path, client_column: str | None = None) -> Parts:
                 f"{path} holds the arrays {listed(sorted(places), _NAMED_ARRAYS) or '(none)'}: call them x and y, or "
                 "x_train, y_train, x_test and y_test"
             )
-        clients = _clients(path, places, client_column)
+        if client_column is not None and client_column.lower() not in places:
+            raise unknown_name(f"client array of {path}", client_column, list(places)[:_NAMED_ARRAYS])
+        clients = _named(places, _CLIENTS, "train") or _named(places, _CLIENTS)
+        clients = clients if client_column is None else places[client_column.lower()]
         of_clients = None if clients is None else _flat(file.load(clients))
         train = Samples(_inputs(path, file.load(inputs)), _flat(file.load(labels)), str(path), of_clients)
         test = None
@@ -59,15 +62,6 @@ def _named(places: Mapping[str, str], stems: tuple[str, ...], split: str | None 
             if name in places:
                 return places[name]
     return None
-
-
-def _clients(path: Path, places: Mapping[str, str], asked: str | None) -> str | None:
-    if asked is not None:
-        if asked.lower() not in places:
-            raise unknown_name(f"client array of {path}", asked, list(places)[:_NAMED_ARRAYS])
-        return places[asked.lower()]
-    found = _named(places, _CLIENTS, "train")
-    return _named(places, _CLIENTS) if found is None else found
 
 
 def _flat(values: np.ndarray) -> np.ndarray:
