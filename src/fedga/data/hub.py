@@ -1,7 +1,7 @@
 """Downloads from the Hugging Face Hub, only ever when asked for.
 
 Files come from a pinned commit and are compared with their SHA-256: the one in the catalogue where it is known, else
-the one that the Hub states for that commit. What is received lies in a ``.part`` file until it has been compared, so an
+the one that the Hub states for that commit. A file is received as ``.part`` until it has been compared, so an
 interrupted download goes on where it stopped and a wrong file never gets its final name. No token is sent: the data
 sets are public.
 """
@@ -15,7 +15,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fedga.common.files import open_regular
 from fedga.data.formats.files import optional
 from fedga.errors import FedGAError
 from fedga.spec.catalog import Hub, HubFile, Source
@@ -87,7 +86,7 @@ def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
             expected_size=metadata.size,
             displayed_filename=target.name,
         )
-    with open_regular(part) as content:
+    with part.open("rb") as content:
         actual = hashlib.file_digest(content, "sha256").hexdigest()
     if actual != expected:
         part.unlink()

@@ -35,7 +35,7 @@ class Diagnosis:
     site_names: tuple[str, ...]
     sites: Errors | None
     holdings: Holdings
-    notes: tuple[str, ...] = ()  # what the numbers were measured on, where it is not plain
+    notes: tuple[str, ...] = ()  # what the numbers were measured on, where it is not obvious
 
     @property
     def ea_ratio(self) -> float:

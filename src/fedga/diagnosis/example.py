@@ -37,7 +37,7 @@ class Example:
 def example_of(everywhere: Errors, holdings: Holdings, suspect: int | None) -> Example | None:
     """The suspect, or else the rarest class, beside the most frequent other one.
 
-    With several sites it is told for the one where that class is held and most outnumbered: a client trains with its
+    With several sites it is about the one where that class is held and most outnumbered: a client trains with its
     own counts.
     """
     site, counts, measured = None, holdings.totals, everywhere.samples > 0

@@ -62,7 +62,7 @@ def terminal_table(found: Diagnosis) -> Table:
 
 
 def _class_rows(found: Diagnosis) -> list[Record]:
-    """The rows of all classes, with what is told from several of their numbers."""
+    """The rows of all classes, with what follows from several of their numbers."""
     rows = class_rows(found)
     for at, row in enumerate(rows):
         known = not np.isnan([row["ea"], row["bound_low"]]).any()

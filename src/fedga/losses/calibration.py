@@ -243,7 +243,7 @@ def _loss(
     power: float | Tensor,
     variant: Variant,
 ) -> Tensor:
-    """:func:`ga_loss` without a look at values, which :class:`GALoss` has checked once and for all."""
+    """:func:`ga_loss` without a check of values, which :class:`GALoss` has done once."""
     counts = checked_counts("logits", logits, targets, class_counts)
     z = logits.to(at_least_float32(logits))
     log_p = F.log_softmax(z, dim=-1)

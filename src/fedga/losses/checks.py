@@ -82,7 +82,7 @@ def is_at_hand(x: Tensor) -> bool:
 
 
 def of_target(x: Tensor, index: Tensor) -> Tensor:
-    """The entry of the true class: [..., 1]. Torch looks at every index anyway, so no target is looked at before."""
+    """The entry of the true class: [..., 1]. Torch checks every index anyway, so no target is checked before."""
     try:
         return x.gather(-1, index)
     except RuntimeError as error:

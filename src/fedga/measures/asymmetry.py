@@ -80,7 +80,7 @@ SUM_TOLERANCE = 0.01  # probabilities in bfloat16 miss 1 by less
 def check_probabilities(
     probs: Tensor, kept: Tensor | None = None, remedy: str = "apply softmax to logits first, once"
 ) -> None:
-    """Refuse what cannot be probabilities: [..., classes]; only the samples ``kept [...]`` are looked at."""
+    """Refuse what cannot be probabilities: [..., classes]; only the samples ``kept [...]`` are checked."""
     sound = (probs >= 0).all(-1) & ((probs.sum(-1) - 1).abs() < SUM_TOLERANCE)
     wrong = ~sound if kept is None else ~sound & kept
     if wrong.any():

@@ -102,7 +102,7 @@ def _inputs(path: Path, values: np.ndarray) -> np.ndarray:
     first, last = values.shape[1] in CHANNELS, values.shape[3] in CHANNELS
     if first == last:
         raise FedGAError(
-            f"{path} has pictures of shape {values.shape}, where it is not plain which axis is the channels: give 1 or "
+            f"{path} has pictures of shape {values.shape}, where it is not clear which axis is the channels: give 1 or "
             "3 channels, right after the samples"
         )
     return values if first else np.ascontiguousarray(values.transpose(0, 3, 1, 2))

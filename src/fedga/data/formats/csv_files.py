@@ -15,7 +15,7 @@ from fedga.data.formats.files import optional
 from fedga.errors import FedGAError
 
 LONGEST_LINE = 64 << 20  # bytes
-_START = 1 << 16  # bytes that are looked at first
+_START = 1 << 16  # bytes that are read first
 _BLOCK = 1 << 20  # bytes that pyarrow takes at once, at the least
 _LARGEST_BLOCK = 1 << 30
 _LINES_PER_BLOCK = 32  # of a wide table: pyarrow allocates for every column and block

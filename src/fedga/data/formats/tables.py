@@ -214,7 +214,7 @@ def _is_number(held: Any) -> bool:
 
 
 def _texts(columns: _Columns, name: str, kind: str, column: Any) -> np.ndarray:
-    """A column of texts: every different one is looked at once."""
+    """A column of texts: every different one is checked once."""
     compute = optional("pyarrow.compute", "pyarrow", "reading tables")
     if not _types().is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -265,7 +265,7 @@ def _no_feature(name: str, column: Any) -> str:
     if not _is_number(column.type):
         return _not_numbers(column)
     if _types().is_integer(column.type) and _numbers_rows(name, column.to_numpy()):
-        return "only numbers the rows, which tells nothing of a new one: remove it"
+        return "only numbers the rows, which says nothing about a new one: remove it"
     return ""
 
 

@@ -149,7 +149,7 @@ class _Predictor:
 
 
 def _federation(data: Dataset, saved: SavedModel) -> Federation:
-    """The clients of the run, partitioned again; of the user's own rules, only her project file is looked at."""
+    """The clients of the run, partitioned again; of the user's own rules, only those of her project file are run."""
     if saved.spec.partition == "natural" and data.train_clients is None:
         return Federation(data, np.arange(len(data.train_targets)), np.array([0, len(data.train_targets)]))
     received_part("partitions", saved.spec.partition, PARTITIONS, "the model's file", "name it in fedga.toml")

@@ -1,4 +1,4 @@
-"""Predictions in files: the kind of a file is told by its ending."""
+"""Predictions in files: the ending of a file says which kind it is."""
 
 from __future__ import annotations
 
