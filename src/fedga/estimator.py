@@ -61,23 +61,20 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
     - ``aggregation``, ``server``, ``server_rate``, ``server_average``: what the server does. With ``server_average``
       above 0 the model that predicts is the mean over rounds.
     - ``standardize``: bring every column to mean 0 and deviation 1 over the rows of all sites. For that a site of a
-      real federation tells the server the number of its rows and, of every column, their sum and then their squared
-      distance from the common mean: sums over rows, no row.
+      real federation sends the server the number of its rows and, of every column, two sums over rows.
     - ``evaluate_every``, ``diagnose_every``: rounds between entries of ``history_`` and ``site_history_``, which also
       have the last round (0: none of the latter). Both evaluate on the training rows, the latter the model of every
       active site: at hundreds of sites one evaluation takes longer than many rounds of training.
     - ``device``: where to train: ``"cpu"``, ``"cuda"``, ``"cuda:1"``. Predictions are made on the CPU.
-    - ``random_state``: a whole number is the seed itself, as in ``fedga run --seeds``. Weights, client choice and batch
-      order depend on nothing else.
+    - ``random_state``: a whole number is the seed itself, as in ``fedga run --seeds``.
 
     Beside ``classes_``, ``n_features_in_`` and ``feature_names_in_``, a fitted classifier has:
 
     - ``model_``: the trained `torch.nn.Module`. It takes columns that went through ``scaler_`` (None: as they are).
     - ``dtype_``: the precision it predicts in. That is float64, so that a row's answer is the same in every batch, or
       float32 for a network that takes nothing else.
-    - ``n_iter_``: rounds trained.
-    - ``site_names_``: the values of ``groups``, sorted; ``class_counts_``: rows of each class there,
-      ``[sites, classes]``.
+    - ``n_iter_``: rounds trained. ``site_names_``: the values of ``groups``, sorted. ``class_counts_``: rows of each
+      class there, ``[sites, classes]``.
     - ``history_``: a dict per evaluated round, with the scores of the global model over all sites.
     - ``site_history_``: a dict per diagnosed round, active site and class: the site's samples of the class, and its
       recall over all sites before and after the site trained. A fall is what that site forgets. Empty unless

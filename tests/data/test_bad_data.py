@@ -395,7 +395,7 @@ def test_picture_folders_that_are_not(tmp_path: Path) -> None:
         ({"x_train": np.zeros((3, 2)), "y_train": np.zeros(3), "x_test": np.zeros((3, 2))}, "holds the arrays"),
         ({"x": np.full((5, 4, 4), 1.5), "y": np.zeros(5)}, "pictures of type float64 with values outside 0 to 1"),
         ({"x": np.full((5, 4, 4), 300), "y": np.zeros(5)}, "pictures of type int64 with values outside 0 to 255"),
-        ({"x": np.zeros((5, 4, 4, 4), np.uint8), "y": np.zeros(5)}, "not plain which axis is the channels"),
+        ({"x": np.zeros((5, 4, 4, 4), np.uint8), "y": np.zeros(5)}, "not clear which axis is the channels"),
         ({"x": np.zeros(5), "y": np.zeros(5)}, r"inputs of shape \(5,\): give features as"),
         ({"x": np.array(["a"] * 5), "y": np.zeros(5)}, "inputs of type <U1: store numbers"),
         ({"x": np.array([[1, np.nan]] * 5), "y": np.zeros(5)}, "NaN or infinite values in feature 1"),

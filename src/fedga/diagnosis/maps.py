@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -118,22 +118,12 @@ def _short(value: float) -> str:
     return "≈0" if text == ".00" else text
 
 
-class LabelBar(NamedTuple):
-    """A class in the label of a sample: prediction and calibrated label, as texts and as (left end, width)."""
-
-    name: str
-    own: bool
-    prediction: str
-    label: str
-    prediction_bar: tuple[float, float]
-    label_bar: tuple[float, float]
-    negative: bool
-    counted: str
-
-
 class LabelBars(NamedTuple):
-    bars: tuple[LabelBar, ...]
-    zero: float
+    """Classes in the label of a sample, on an axis from ``low`` to ``high``."""
+
+    bars: list[dict[str, Any]]
+    low: float
+    high: float
     left_out: int
 
 
@@ -143,20 +133,17 @@ def label_bars(found: Diagnosis, sample: TypicalSample, counts: np.ndarray) -> L
     weight[sample.of_class] = np.inf
     shown = np.argsort(-weight, kind="stable")[:_MOST_BARS].tolist()
     low, high = min(0.0, float(sample.label[shown].min())), max(1.0, float(sample.label[shown].max()))
-
-    def at(value: float) -> float:
-        return 100 * (value - low) / (high - low)
-
-    def drawn(value: float) -> tuple[float, float]:
-        return round(min(at(value), at(0)), 2), round(abs(at(value) - at(0)), 2)
-
-    def bar(one: int) -> LabelBar:
-        p, q = float(sample.prediction[one]), float(sample.label[one])
-        texts = _fraction(p), _fraction(q)
-        own = one == sample.of_class
-        return LabelBar(found.class_names[one], own, *texts, drawn(p), drawn(q), q < 0, number(counts[one]))
-
-    return LabelBars(tuple(map(bar, shown)), round(at(0), 2), len(sample.label) - len(shown))
+    bars = [
+        {
+            "name": found.class_names[at],
+            "own": at == sample.of_class,
+            "counted": number(counts[at]),
+            "values": [("p", float(sample.prediction[at])), ("q", float(sample.label[at]))],
+            "texts": [_fraction(sample.prediction[at]), _fraction(sample.label[at])],
+        }
+        for at in shown
+    ]
+    return LabelBars(bars, low, high, len(sample.label) - len(shown))
 
 
 def _fraction(value: float) -> str:

@@ -17,14 +17,7 @@ import torch
 from torch import Tensor
 
 from fedga.errors import FedGAError
-from fedga.losses.calibration import (
-    CountedLoss,
-    Reduction,
-    at_least_float32,
-    batch_class_counts,
-    reduced,
-    result_dtype,
-)
+from fedga.losses.calibration import CountedLoss, Reduction, at_least_float32, batch_class_counts, reduced, result_dtype
 from fedga.losses.checks import check_tensors, counts_to_align, counts_to_keep, of_target
 
 

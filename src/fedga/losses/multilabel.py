@@ -22,14 +22,7 @@ import torch
 from torch import Tensor
 
 from fedga.errors import FedGAError
-from fedga.losses.calibration import (
-    CountedLoss,
-    Reduction,
-    at_least_float32,
-    binary_ga_loss,
-    reduced,
-    result_dtype,
-)
+from fedga.losses.calibration import CountedLoss, Reduction, at_least_float32, binary_ga_loss, reduced, result_dtype
 from fedga.losses.checks import check_tensors, counts_to_keep, is_at_hand, is_traced
 
 
@@ -148,9 +141,8 @@ def multilabel_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
 class MultilabelGALoss(CountedLoss):
     """:func:`multilabel_ga_loss` as a module, in place of ``nn.BCEWithLogitsLoss()``.
 
-    Called with logits and targets of [..., classes]. class_counts: [classes, 2] from :func:`multilabel_class_counts`
-    of the client's own labels. They move with the module and are not in its ``state_dict``. Without them the samples
-    of each call are counted.
+    class_counts: [classes, 2] from :func:`multilabel_class_counts` of the client's own labels. They move with the
+    module and are not in its ``state_dict``. Without them the samples of each call are counted.
 
     >>> labels = torch.tensor([[1, 0], [0, 1], [0, 0], [0, 1]])
     >>> criterion = MultilabelGALoss(multilabel_class_counts(labels))

@@ -15,7 +15,7 @@ from fedga.common import memory
 from fedga.common.files import require_regular
 from fedga.common.memory import require_memory
 from fedga.data.assemble import BYTES_PER_LABEL
-from fedga.data.formats.files import Progress, optional, reading
+from fedga.data.formats.files import Progress, guarded, optional, reading
 from fedga.data.formats.images import decode
 from fedga.errors import FedGAError
 
@@ -101,12 +101,8 @@ class ParquetFiles:
                 rows_at_once = _rows_at_once(file, column)
             with file:
                 batches = file.iter_batches(batch_size=rows_at_once, columns=[column])
-                while True:
-                    with reading(path, _WHAT):
-                        batch = next(batches, None)
-                        if batch is None:
-                            break
-                        blobs, names = _bytes_and_names(self._arrow, batch.column(0))
+                for batch in guarded(path, _WHAT, batches):
+                    blobs, names = _bytes_and_names(self._arrow, batch.column(0))
                     for offset, blob in enumerate(blobs):
                         name = f"row {row + offset} of {path}" + (f" ({names[offset]})" if names[offset] else "")
                         if blob is None:

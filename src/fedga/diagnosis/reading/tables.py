@@ -12,7 +12,7 @@ import numpy as np
 
 from fedga.common.files import require_regular
 from fedga.data.assemble import listed
-from fedga.data.formats.files import Progress, optional, reading
+from fedga.data.formats.files import Progress, guarded, optional, reading
 from fedga.data.formats.parquet import is_text
 from fedga.diagnosis.reading.columns import ColumnOptions, Columns, choose_columns
 from fedga.diagnosis.reading.csv_blocks import CsvFile
@@ -94,11 +94,7 @@ class _ParquetTable:
         with self._open([name for name in named if self._is_text(name)]) as file:
             total, done = file.metadata.num_rows, 0
             batches = file.iter_batches(batch_size=rows, columns=[*named, *numbers])
-            while True:
-                with reading(self._path, "a Parquet file"):
-                    batch = next(batches, None)
-                if batch is None:
-                    return
+            for batch in guarded(self._path, "a Parquet file", batches):
                 yield batch
                 done += batch.num_rows
                 show(f"reading {self._path.name}", done, total)
