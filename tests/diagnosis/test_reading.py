@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,13 +13,16 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
+from fedga.data import load_dataset
 from fedga.diagnosis import diagnose
 from fedga.diagnosis.diagnosis import diagnosis_of
 from fedga.diagnosis.reading import csv_blocks
 from fedga.diagnosis.reading.arrays import pieces_of, tally_arrays
 from fedga.diagnosis.reading.columns import ColumnOptions
+from fedga.diagnosis.reading.model import _federation
 from fedga.diagnosis.reading.predictions import read_predictions
 from fedga.diagnosis.reading.tally import Predictions
+from fedga.errors import FedGAError
 from tests.diagnosis.made_up import MadeUp, made_up, rows_of, write_csv, write_npz, write_parquet
 
 
@@ -339,3 +343,9 @@ def test_columns_of_a_frame_are_the_names_of_the_classes() -> None:
     found = diagnose(pd.DataFrame(data.probs, columns=list(data.names)), data.label_names)
     assert found.class_names == data.names
     assert diagnose(pd.DataFrame(data.probs), data.labels).class_names == ("0", "1", "2")
+
+
+def test_a_partition_that_only_a_model_file_names_is_not_run() -> None:
+    saved = SimpleNamespace(spec=SimpleNamespace(partition="mine"))
+    with pytest.raises(FedGAError, match="names the partition 'mine', which is none of fedga's own, and nothing that"):
+        _federation(load_dataset("digits"), saved)  # type: ignore[arg-type]
