@@ -136,7 +136,7 @@ def test_long_cells(name: str, tmp_path: Path) -> None:
 
 def test_a_long_name_of_a_column(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"{'x' * 2000},b,label\n0.5,0.5,b\n")
-    assert "a column whose name has 2,000 characters: give it one of at most 1,000" in refused(tmp_path / "t.csv")
+    assert "a column whose name has 2,000 characters: use at most 1,000" in refused(tmp_path / "t.csv")
 
 
 def test_lines_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

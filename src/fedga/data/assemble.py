@@ -71,10 +71,7 @@ def assemble(name: str, parts: Parts, *, input_scale: float = 255.0) -> Dataset:
     missing = np.flatnonzero(np.bincount(train.labels, minlength=len(parts.class_names)) == 0).tolist()
     if missing:
         names = listed([parts.class_names[at] for at in missing])
-        raise FedGAError(
-            f"class {names} has no training sample in {train.where}: add some, or leave the class out and number the "
-            "others from 0 without gaps"
-        )
+        raise FedGAError(f"class {names} has no training sample in {train.where}: add some, or leave the class out")
     return join(name, train, test, parts.class_names, input_scale=input_scale)
 
 
@@ -144,9 +141,7 @@ def check_lengths(samples: Samples) -> None:
 def _encode_labels(parts: Parts) -> Parts:
     textual = {samples.labels.dtype.kind in "US" for samples in parts.splits}
     if len(textual) > 1:
-        raise FedGAError(
-            f"labels are text in one split of {parts.train.where} and numbers in the other: write both alike"
-        )
+        raise FedGAError(f"labels are text in one split of {parts.train.where}, numbers in the other: write both alike")
     if textual.pop():
         names = parts.class_names or tuple(str(name) for name in np.unique(parts.train.labels))
         advice = "which has no training sample: add training samples of it, or remove it"
@@ -189,9 +184,7 @@ def whole_numbers(samples: Samples) -> np.ndarray:
             raise FedGAError(f"{samples.where} has {bad} labels that are NaN or infinite: label or remove them")
         odd = labels[labels != np.rint(labels)]
         if len(odd):
-            raise FedGAError(
-                f"{samples.where} has labels that are not whole numbers, such as {odd[0]:g}: class labels count from 0"
-            )
+            raise FedGAError(f"{samples.where} has labels that are not whole numbers, such as {odd[0]:g}: count from 0")
     elif labels.dtype.kind not in "iub":
         raise FedGAError(f"{samples.where} has labels of type {labels.dtype}: give whole numbers from 0, or text")
     return labels.astype(np.int64)

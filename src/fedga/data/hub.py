@@ -70,9 +70,7 @@ def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
         raise _mismatch(url, file.sha256, stated)
     expected = file.sha256 or stated
     if not expected:
-        raise FedGAError(
-            f"{url} comes without a SHA-256, so it cannot be checked: download it yourself, or report this"
-        )
+        raise FedGAError(f"{url} comes without a SHA-256, so it cannot be checked: download it yourself")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.{expected[:16]}.part")
     if part.exists() and metadata.size is not None and part.stat().st_size > metadata.size:
@@ -95,7 +93,4 @@ def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
 
 
 def _mismatch(url: str, expected: str, actual: str) -> FedGAError:
-    return FedGAError(
-        f"{url} has SHA-256 {actual[:16]}... and not {expected[:16]}...: nothing was kept, so try again, and report it "
-        "if it happens twice"
-    )
+    return FedGAError(f"{url} has SHA-256 {actual[:16]}... and not {expected[:16]}...: nothing was kept, so try again")

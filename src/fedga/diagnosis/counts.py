@@ -49,9 +49,7 @@ def read_counts(given: str) -> dict[str, Any]:
             return read(path, read_whole(path, what))
     pairs = [part.rpartition("=") for part in given.split(",") if part.strip()]
     if not pairs or not all(sign and name.strip() for name, sign, _ in pairs):
-        raise FedGAError(
-            f"--class-counts {given!r} is neither a .csv or .json file nor a list: write it as cat=100,dog=3"
-        )
+        raise FedGAError(f"--class-counts {given!r} is neither a .csv or .json file nor a list such as cat=100,dog=3")
     return _once("--class-counts", ((name.strip(), number.strip()) for name, _, number in pairs))
 
 

@@ -114,9 +114,7 @@ def tiny_imagenet(root: Path) -> PictureFolder:
     annotations = root / "val" / "val_annotations.txt"
     rows = [line.split("\t") for line in _lines(annotations)]
     if any(len(row) < 2 for row in rows):
-        raise FedGAError(
-            f"{annotations} has lines without a tab between picture and class: replace it by an intact copy"
-        )
+        raise FedGAError(f"{annotations} has lines without a tab after the picture: replace it by an intact copy")
     _check_plain(annotations, [row[0] for row in rows])
     files = tuple(root / "val" / "images" / row[0] for row in rows)
     test = Listing(str(root / "val"), files, tuple(row[1].strip() for row in rows))

@@ -90,10 +90,7 @@ def _members(where: Path, names: Sequence[str]) -> list[tuple[str, bytes]]:
         # Unpacked as a whole: on its own, the archive's reader believes every size that a header promises.
         content = stream.read(_MOST_UNPACKED + 1)
         if len(content) > _MOST_UNPACKED:
-            raise FedGAError(
-                f"{where} unpacks to more than {_MOST_UNPACKED:,} bytes, which CIFAR does not: replace it by an intact "
-                "copy"
-            )
+            raise FedGAError(f"{where} unpacks to more than {_MOST_UNPACKED:,} bytes: replace it by an intact copy")
     with reading(where, "a .tar.gz archive"), tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
         files = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
         missing = [name for name in names if name not in files]

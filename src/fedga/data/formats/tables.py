@@ -139,9 +139,7 @@ def check_column_names(where: str, names: Sequence[str]) -> None:
     """Refuse two columns of one name, and a name that is none."""
     longest = max(map(len, names), default=0)
     if longest > LONGEST_NAME:
-        raise FedGAError(
-            f"{where} has a column whose name has {longest:,} characters: give it one of at most {LONGEST_NAME:,}"
-        )
+        raise FedGAError(f"{where} has a column whose name has {longest:,} characters: use at most {LONGEST_NAME:,}")
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise FedGAError(f"{where} has several columns named {twice[0]!r}: rename all but one")
@@ -197,9 +195,7 @@ def _values(columns: _Columns, name: str, kind: str) -> np.ndarray:
         raise FedGAError(f"column {name!r} of {columns.where} holds pictures: name another {kind} column")
     column = columns.column(name)
     if column.null_count:
-        raise FedGAError(
-            f"column {name!r} of {columns.where} is empty in {column.null_count} rows: fill or remove them"
-        )
+        raise FedGAError(f"column {name!r} of {columns.where} is empty in {column.null_count} rows: fill them")
     held = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_string(held) or types.is_large_string(held):
         return _texts(columns, name, kind, column)

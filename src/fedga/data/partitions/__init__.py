@@ -128,9 +128,7 @@ def _checked(part: plugins.Plugin, found: Any, inputs: PartitionInputs) -> Assig
 
 def _check_alpha(partition: str, alpha: float | None) -> float:
     if alpha is None:
-        raise FedGAError(
-            f"partition {partition!r} needs alpha, the Dirichlet concentration: give one, such as alpha=0.1"
-        )
+        raise FedGAError(f"partition {partition!r} needs alpha, the Dirichlet concentration: give one, such as 0.1")
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not math.isfinite(alpha) or alpha <= 0:
         raise FedGAError(f"alpha is {alpha}: give a finite number above 0 (small is more skewed, 10 is nearly even)")
     return float(alpha)

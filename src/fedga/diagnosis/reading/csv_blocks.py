@@ -109,10 +109,7 @@ class CsvFile:
         if found := _NO_NUMBER.search(error):
             where, name = f"row {first + int(found[2]) - 1:,} of {self.path}", self.names[int(found[1])]
             what = "write 0.5 for 50%" if found[3].rstrip().endswith("%") else "correct it"
-            return FedGAError(
-                f"{where} has {quoted(found[3])} in column {name!r}, which is no number: {what}, or name the columns "
-                "of probabilities with --probability-columns"
-            )
+            return FedGAError(f"{where} has {quoted(found[3])} in column {name!r}, which is no number: {what}")
         return FedGAError(f"{self.path} is not a CSV file, or is damaged ({' '.join(error.split())[:160]})")
 
     def _whole_lines(self, file: BinaryIO, size: int) -> bytes:

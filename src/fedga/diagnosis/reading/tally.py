@@ -115,10 +115,7 @@ class Tallying:
         if not self.rows:
             raise FedGAError(f"{self.where} has no rows: give at least one prediction of every class")
         if self.logits and self._like_probabilities >= _NEARLY_ALL * self.rows:
-            raise FedGAError(
-                f"the numbers of {self.where} sum to 1 in every row, so these are probabilities already: leave "
-                "--logits out (in Python logits=True), and call an array of them probs"
-            )
+            raise FedGAError(f"rows of {self.where} sum to 1, so these are probabilities already: leave --logits out")
         if self.labels.seem_to_count_from_one:
             raise self._from_one()
         names = () if sites is None else sites.names
@@ -213,9 +210,7 @@ class Tallying:
         name = self.labels.names[1 if len(scores) == 1 else of_class]  # one row of scores is that of the positive class
         number = scores[of_class, at]
         if not np.isfinite(number):
-            raise FedGAError(
-                f"{self._row(at)} has no number for class {name!r} ({number:g}): fill it in, or remove the row"
-            )
+            raise FedGAError(f"{self._row(at)} has no number for class {name!r} ({number:g}): fill it in")
         raise FedGAError(
             f"{self._row(at)} gives class {name!r} the probability {number:.4g}, which is none: give numbers from 0 to "
             f"1 (divide per cent by 100), or {_IF_LOGITS}"
