@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -62,23 +61,20 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
     - ``aggregation``, ``server``, ``server_rate``, ``server_average``: what the server does. With ``server_average``
       above 0 the model that predicts is the mean over rounds.
     - ``standardize``: bring every column to mean 0 and deviation 1 over the rows of all sites. For that a site of a
-      real federation tells the server the number of its rows and, of every column, their sum and then their squared
-      distance from the common mean: sums over rows, no row.
+      real federation sends the server the number of its rows and, of every column, two sums over rows.
     - ``evaluate_every``, ``diagnose_every``: rounds between entries of ``history_`` and ``site_history_``, which also
-      have the last round (0: none of the latter). Both look at the training rows, the latter with the model of every
-      active site: at hundreds of sites one such look takes longer than many rounds of training.
+      have the last round (0: none of the latter). Both evaluate on the training rows, the latter the model of every
+      active site: at hundreds of sites one evaluation takes longer than many rounds of training.
     - ``device``: where to train: ``"cpu"``, ``"cuda"``, ``"cuda:1"``. Predictions are made on the CPU.
-    - ``random_state``: a whole number is the seed itself, as in ``fedga run --seeds``. Weights, client choice and batch
-      order depend on nothing else.
+    - ``random_state``: a whole number is the seed itself, as in ``fedga run --seeds``.
 
     Beside ``classes_``, ``n_features_in_`` and ``feature_names_in_``, a fitted classifier has:
 
     - ``model_``: the trained `torch.nn.Module`. It takes columns that went through ``scaler_`` (None: as they are).
     - ``dtype_``: the precision it predicts in. That is float64, so that a row's answer is the same in every batch, or
       float32 for a network that takes nothing else.
-    - ``n_iter_``: rounds trained.
-    - ``site_names_``: the values of ``groups``, sorted; ``class_counts_``: rows of each class there,
-      ``[sites, classes]``.
+    - ``n_iter_``: rounds trained. ``site_names_``: the values of ``groups``, sorted. ``class_counts_``: rows of each
+      class there, ``[sites, classes]``.
     - ``history_``: a dict per evaluated round, with the scores of the global model over all sites.
     - ``site_history_``: a dict per diagnosed round, active site and class: the site's samples of the class, and its
       recall over all sites before and after the site trained. A fall is what that site forgets. Empty unless
@@ -148,18 +144,24 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
         try:
             return self._fit(X, y, groups)
         except BaseException:  # an interrupted fit too: what it leaves behind would answer with parts of an earlier one
-            self._forget_fit()
+            for name in [name for name in vars(self) if name.endswith("_")]:
+                delattr(self, name)
             raise
 
     def _fit(self, X: Any, y: Any, groups: Any) -> FedGAClassifier:  # noqa: N803
         rows, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        _check(self.hidden, self.standardize)
+        hidden: Any = self.hidden  # this and standardize are not seen by the engine, which checks the others
+        standardize: Any = self.standardize
+        if not isinstance(hidden, Integral) or int(hidden) < 1:
+            raise FedGAError(f"hidden must be a whole number of 1 or more, not {hidden!r}")
+        if not isinstance(standardize, Integral | np.bool_) or standardize not in (0, 1):
+            raise FedGAError(f"standardize must be True or False, not {standardize!r}")
         self.classes_, targets = np.unique(y, return_inverse=True)
         self.site_names_, sites = _numbered_sites(groups, y)
         self.scaler_ = StandardScaler().fit(rows) if self.standardize else None
         inputs = self._inputs(rows)
-        federation = self._federation(inputs, targets, sites)
+        federation = self._federation(inputs, targets.astype(np.int64), sites)
         self.class_counts_ = federation.class_counts
         self.site_history_: list[dict[str, Any]] = []
         result = self._train(federation)
@@ -197,14 +199,15 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
         return inputs
 
     def _federation(self, inputs: np.ndarray, targets: np.ndarray, sites: np.ndarray) -> Federation:
-        targets = targets.astype(np.int64)
         # The training rows stand in for a test split: sites can score their own, and none have to be given up.
         dataset = Dataset("table", inputs, targets, inputs, targets, tuple(map(str, self.classes_)))
         sizes = np.bincount(sites, minlength=len(self.site_names_))
         return Federation(dataset, np.argsort(sites, kind="stable"), np.concatenate([[0], np.cumsum(sizes)]))
 
     def _train(self, federation: Federation) -> RunResult:
-        active = federation.num_clients if self.active is None else self.active
+        active, seed = federation.num_clients if self.active is None else self.active, self.random_state
+        if not isinstance(seed, Integral):
+            seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
         result = simulate(
             federation,
             partial(MLP, hidden=self.hidden) if self.model == "mlp" else self.model,
@@ -212,22 +215,12 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
             device=self.device,
             on_round=self._remember,
             active=active,
-            seed=self._seed(),
+            seed=int(seed),
             **{name: getattr(self, name) for name in _SETTINGS},
         )
         if result.diverged:
             raise FedGAError(f"training diverged in round {self.n_iter_}: give a smaller lr than {self.lr}, or a clip")
         return result
-
-    def _forget_fit(self) -> None:
-        """Also what is left of an earlier fit."""
-        for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, Integral):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _remember(self, done: LaneRound) -> None:
         self.n_iter_ = done.round
@@ -236,14 +229,6 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
             for label, samples, before, after in columns:
                 row = {"round": done.round, "site": self.site_names_[site.client], "class": label, "samples": samples}
                 self.site_history_.append(row | {"recall_before": before, "recall_after": after})
-
-
-def _check(hidden: Any, standardize: Any) -> None:
-    """What the engine does not see, and so does not check."""
-    if not isinstance(hidden, Integral) or int(hidden) < 1:
-        raise FedGAError(f"hidden must be a whole number of 1 or more, not {hidden!r}")
-    if not isinstance(standardize, Integral | np.bool_) or standardize not in (0, 1):
-        raise FedGAError(f"standardize must be True or False, not {standardize!r}")
 
 
 def _precision(network: nn.Module, rows: torch.Tensor) -> torch.dtype:
@@ -262,8 +247,8 @@ def _numbered_sites(groups: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         groups = np.zeros(len(y), dtype=np.int64)
     if np.ndim(groups) != 1:
         raise FedGAError(f"groups must name the site of every row, one value each, but has shape {np.shape(groups)}")
-    if isinstance(groups, list | tuple) and len(set(map(type, groups))) > 1:
-        groups = _told_apart(groups)
+    if isinstance(groups, list | tuple) and np.asarray(groups).dtype.kind in "US" and len(set(map(type, groups))) > 1:
+        groups = np.array(groups, dtype=object)  # NumPy alone makes the text "1" of the number 1, and "nan" of NaN
     groups = column_or_1d(groups)
     check_consistent_length(y, groups)
     missing = sum(map(_is_missing, groups)) if groups.dtype.kind in "Of" else 0
@@ -273,12 +258,6 @@ def _numbered_sites(groups: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         return np.unique(groups, return_inverse=True)
     except TypeError as error:
         raise FedGAError("groups mixes kinds of values: name all sites by text, or all by numbers") from error
-
-
-def _told_apart(groups: Sequence[Any]) -> np.ndarray:
-    """A list of several types as an array; NumPy alone makes the text "1" of the number 1, and "nan" of NaN."""
-    together = np.asarray(groups)
-    return np.array(groups, dtype=object) if together.dtype.kind in "US" else together
 
 
 def _is_missing(site: Any) -> bool:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedga.data import load_dataset, make_federation
-from fedga.data.formats.tables import CsvDialect, csv_dialect
+from fedga.data.formats.csv_files import csv_start
 from fedga.errors import FedGAError
 from tests.cli.program import fedga
 from tests.data.data_makers import check_equal, encode, pictures, write_parquet, write_picture_classes
@@ -290,7 +290,8 @@ def test_a_run_on_columns_of_unlike_scale_says_what_to_do(tmp_path: Path) -> Non
 )
 def test_how_a_csv_file_is_written(header: str, row: str, delimiter: str, point: str, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(f"{header}\n{row}\n")
-    assert csv_dialect(tmp_path / "table.csv") == CsvDialect(delimiter, point)
+    start = csv_start(tmp_path / "table.csv")
+    assert (start.delimiter, start.decimal_point) == (delimiter, point)
 
 
 def test_labels_that_count_from_one_are_the_names_of_their_classes(tmp_path: Path) -> None:

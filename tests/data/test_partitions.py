@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,10 +9,12 @@ from hypothesis import strategies as st
 
 from fedga.common.streams import numpy_generator
 from fedga.data import PARTITIONS, Dataset, Federation, load_dataset, make_federation
-from fedga.data.partitions import cut_to_fit, label_distributions, wanted_counts
+from fedga.data.partitions import needs_alpha
+from fedga.data.partitions.dirichlet import cut_to_fit, label_distributions, wanted_counts
 from fedga.errors import FedGAError
+from fedga.spec import settings as spec_settings
 
-DEALT_OUT = sorted(set(PARTITIONS) - {"natural"})
+DRAWN = sorted(set(PARTITIONS) - {"natural"})
 
 
 def make_dataset(samples: int, classes: int, clients: int | None = None, seed: int = 0) -> Dataset:
@@ -33,7 +37,7 @@ def make_dataset(samples: int, classes: int, clients: int | None = None, seed: i
 
 
 def check_well_formed(federation: Federation) -> None:
-    """Whatever the partition: nobody is empty, nothing is dealt twice."""
+    """Whatever the partition: nobody is empty, nothing is given twice."""
     indices, samples = federation.indices, len(federation.dataset.train_targets)
     assert indices.dtype == federation.offsets.dtype == np.int64
     assert federation.offsets[0] == 0
@@ -45,7 +49,7 @@ def check_well_formed(federation: Federation) -> None:
     assert federation.class_counts.sum() == len(indices)
 
 
-@pytest.mark.parametrize("partition", DEALT_OUT)
+@pytest.mark.parametrize("partition", DRAWN)
 @settings(max_examples=25, deadline=None)
 @given(
     clients=st.integers(1, 12),
@@ -142,7 +146,7 @@ def test_a_class_that_nobody_draws_sets_no_limit() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5])
-def test_even_deals_the_samples_of_dirichlet(alpha: float) -> None:
+def test_even_uses_the_samples_of_dirichlet(alpha: float) -> None:
     dataset = make_dataset(6000, 10)
     skewed = make_federation(dataset, "dirichlet", clients=30, seed=7, alpha=alpha)
     flat = make_federation(dataset, "even", clients=30, seed=7, alpha=alpha)
@@ -234,3 +238,72 @@ def test_empty_clients_are_named_with_cause_and_remedy() -> None:
 def test_natural_refuses_another_number_of_clients() -> None:
     with pytest.raises(FedGAError, match="has 4 natural clients, not 5: leave clients out"):
         make_federation(make_dataset(50, 3, clients=4), "natural", clients=5, seed=0)
+
+
+def test_built_in_names_agree_with_the_settings() -> None:
+    assert tuple(PARTITIONS) == spec_settings.PARTITIONS
+    assert tuple(filter(needs_alpha, PARTITIONS)) == spec_settings.READ_ALPHA
+
+
+RULE = """
+import numpy as np
+from fedga.data import Partition
+
+class Mine(Partition):
+    needs_alpha = {alpha}
+
+    def assign(self, inputs):
+        striped = [np.arange(k, len(inputs.targets), inputs.clients) for k in range(inputs.clients)]
+        return {returned}
+"""
+
+
+def own_rule(folder: Path, returned: str, alpha: bool = False) -> None:
+    (folder / "mine.py").write_text(RULE.format(returned=returned, alpha=alpha), encoding="utf-8")
+    (folder / "fedga.toml").write_text('[partitions]\nmine = "mine.py:Mine"\n', encoding="utf-8")
+
+
+def test_a_rule_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own_rule(tmp_path, "striped")
+    federation = make_federation(make_dataset(50, 3), "mine", clients=4, seed=0)
+    check_well_formed(federation)
+    np.testing.assert_array_equal(federation.client(1), np.arange(1, 50, 4))
+    assert not needs_alpha("mine")
+
+
+def test_a_rule_of_the_users_own_that_needs_alpha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own_rule(tmp_path, "striped[: int(inputs.alpha)] + striped[int(inputs.alpha) :]", alpha=True)
+    with pytest.raises(FedGAError, match="partition 'mine' needs alpha"):
+        make_federation(make_dataset(50, 3), "mine", clients=4, seed=0)
+    assert make_federation(make_dataset(50, 3), "mine", clients=4, seed=0, alpha=2).num_clients == 4
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("striped[:3]", "returned 3 clients: return an array for each of the 4"),
+        ("striped[:3] + [striped[0]]", "gave sample 0 to a client 2 times: give each at most once"),
+        ("striped[:3] + [striped[3][:0]]", "client 3 is left without samples by partition 'mine'"),
+        ("striped[:3] + [striped[3] + 3]", "returned indices outside 0 to 49"),
+        ("striped[:3] + [striped[3] / 2]", "returned indices of type float64"),
+        ("None", "returned a NoneType: return one array of indices per client"),
+        ("1 / 0", "failed: line 10 of mine.py raised ZeroDivisionError"),
+    ],
+)
+def test_what_a_rule_returns_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returned: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own_rule(tmp_path, returned)
+    with pytest.raises(FedGAError, match=said):
+        make_federation(make_dataset(50, 3), "mine", clients=4, seed=0)
+
+
+def test_a_rule_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("Mine = len\n", encoding="utf-8")
+    (tmp_path / "fedga.toml").write_text('[partitions]\nmine = "mine.py:Mine"\n', encoding="utf-8")
+    with pytest.raises(FedGAError, match="is not a partition: make it a class"):
+        make_federation(make_dataset(50, 3), "mine", clients=4, seed=0)

@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedga.data.formats import tables
+from fedga.data.formats import csv_files
 from fedga.diagnosis.counts import holdings_of, read_counts
 from fedga.diagnosis.diagnosis import diagnose
-from fedga.diagnosis.reading import csv_blocks
-from fedga.diagnosis.reading.columns import Options
+from fedga.diagnosis.reading.columns import ColumnOptions
 from fedga.diagnosis.reading.predictions import read_predictions
 from fedga.errors import FedGAError
 from tests.sentences import one_sentence
@@ -30,7 +29,7 @@ Limit = Callable[[int], None]
 
 def refused(path: Path, **options: object) -> str:
     with pytest.raises(FedGAError) as caught:
-        read_predictions(path, Options(**options))  # type: ignore[arg-type]
+        read_predictions(path, ColumnOptions(**options))  # type: ignore[arg-type]
     return one_sentence(caught.value)
 
 
@@ -86,7 +85,7 @@ def test_arrays_by_column_are_not_streamed(tmp_path: Path, memory: Limit) -> Non
     assert "stored column by column" in (said := refused(path))
     assert "store it row by row, with numpy.ascontiguousarray" in said
     np.savez(path, probs=np.ascontiguousarray(probs), labels=np.arange(100_000) % 2)
-    assert read_predictions(path, Options()).tally.samples.sum() == 100_000  # larger than memory, piece by piece
+    assert read_predictions(path, ColumnOptions()).tally.samples.sum() == 100_000  # larger than memory, piece by piece
 
 
 def test_classes_without_end(tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_wide_tables(tmp_path: Path) -> None:
     assert "has 20,000 classes, too many for one page, which holds 4,472: put" in refused(tmp_path / "t.csv")
     assert "has 20,000 classes" in refused(tmp_path / "t.csv", probability_columns=("p_*",))
     assert "unknown label column" in refused(tmp_path / "t.csv", label_column="truth")
-    found = read_predictions(tmp_path / "t.csv", Options(probability_columns=("p_0", "p_1")))
+    found = read_predictions(tmp_path / "t.csv", ColumnOptions(probability_columns=("p_0", "p_1")))
     assert found.class_names == ("0", "1")
 
 
@@ -137,12 +136,11 @@ def test_long_cells(name: str, tmp_path: Path) -> None:
 
 def test_a_long_name_of_a_column(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"{'x' * 2000},b,label\n0.5,0.5,b\n")
-    assert "a column whose name has 2,000 characters: give it one of at most 1,000" in refused(tmp_path / "t.csv")
+    assert "a column whose name has 2,000 characters: use at most 1,000" in refused(tmp_path / "t.csv")
 
 
 def test_lines_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tables, csv_blocks):
-        monkeypatch.setattr(module, "LONGEST_LINE", 200_000)
+    monkeypatch.setattr(csv_files, "LONGEST_LINE", 200_000)
     (tmp_path / "t.csv").write_text("0.5," * 100_000)
     assert "has a line of more than" in refused(tmp_path / "t.csv")
     (tmp_path / "t.csv").write_text("p_a,p_b,label\n0.5,0.5,a\n" + "0.5," * 100_000)
@@ -167,7 +165,7 @@ def test_words_of_other_rows_are_no_sites(tmp_path: Path) -> None:
     sites = pa.DictionaryArray.from_arrays(pa.array([0, 2] * 5), pa.array(["north", "nowhere", "south"]))
     table = pa.table({"p_a": [0.5] * 10, "p_b": [0.5] * 10, "label": ["a", "b"] * 5, "site": sites})
     pq.write_table(table, tmp_path / "t.parquet")
-    assert read_predictions(tmp_path / "t.parquet", Options()).site_names == ("north", "south")
+    assert read_predictions(tmp_path / "t.parquet", ColumnOptions()).site_names == ("north", "south")
 
 
 def test_counts_larger_than_memory(tmp_path: Path, memory: Limit) -> None:

@@ -80,14 +80,13 @@ def test_nothing_on_the_page_is_forgotten_that_the_headline_does_not_call_so() -
     assert found.everywhere.least[1] > FORGOTTEN  # of errors that are too small to matter
     assert found.verdict.level == "fair"
     assert {row.kind for row in class_picture(found).rows} == {"even", "low"}
-    assert "forgotten" not in {fact["kind"] for fact in _facts(found)}
+    assert "forgotten" not in {kind for _, _, kind in _facts(found)}
 
 
 def test_two_samples_without_an_error_are_no_no() -> None:
     probs = np.array([[0.9, 0.1, 0.0]] * 50 + [[0.1, 0.9, 0.0]] * 50 + [[0.0, 0.0, 1.0]] * 2)
     found = diagnose(probs, np.repeat([0, 1, 2], [50, 50, 2]), class_names=["a", "b", "c"])
     assert found.headline.startswith("Cannot tell: only 2 samples of the rare class “c” are too few")
-    assert found.verdict.findings[0] == "“c” is never missed, and nothing else is mistaken for it."
 
 
 @pytest.mark.parametrize("counts", [[90, 10, 0], [5, 5, 5], [[1, 2, 3], [0, 0, 7]], [0.5, 0.5, 8]])
@@ -150,7 +149,6 @@ def test_a_model_that_never_saw_a_class_forgets_it() -> None:
         "Yes: this model forgets the rare class “8”, never predicted and missed more than 1,000 times as much as "
         "others are mistaken for it."
     )
-    assert "e+" not in " ".join(found.verdict.findings)
 
 
 @pytest.mark.parametrize("each", [40, 5000])
@@ -161,7 +159,6 @@ def test_a_class_that_is_never_predicted_is_forgotten(each: int) -> None:
     assert found.headline.startswith(
         "Yes: this model forgets the class “2”, never predicted and missed more than 1,000"
     )
-    assert "e+" not in " ".join(found.verdict.findings)
     assert "∞" not in found.headline
 
 
@@ -192,12 +189,3 @@ def test_a_perfect_model_is_fair() -> None:
     found = diagnose(*two_classes(0.0, 0.0, ill=200), class_names=NAMES)
     assert np.isnan(found.ea_ratio)
     assert found.headline == "No: this model makes no errors at all here, so that none can be uneven."
-
-
-def test_who_starves_it_is_said() -> None:
-    probs, labels = two_classes(0.6, 0.05, ill=200)
-    counts = {"a": {"healthy": 100, "ill": 0}, "b": {"healthy": 100, "ill": 2}, "c": {"healthy": 10, "ill": 18}}
-    found = diagnose(probs, labels, ["a"] * len(labels), NAMES, counts)
-    [said] = [finding for finding in found.verdict.findings if finding.startswith("Of 3 sites")]
-    assert "1 holds no sample of it and 1 holds less" in said
-    assert "c holds 90\u00a0%" in said

@@ -5,8 +5,18 @@ them.
 """
 
 from fedga.data.federation import Dataset, Federation
-from fedga.data.partitions import PARTITIONS, make_federation
+from fedga.data.partitions import PARTITIONS, Partition, PartitionInputs, make_federation
 from fedga.data.sources import load_dataset
 from fedga.spec.catalog import SOURCES, Source
 
-__all__ = ["PARTITIONS", "SOURCES", "Dataset", "Federation", "Source", "load_dataset", "make_federation"]
+__all__ = [
+    "PARTITIONS",
+    "SOURCES",
+    "Dataset",
+    "Federation",
+    "Partition",
+    "PartitionInputs",
+    "Source",
+    "load_dataset",
+    "make_federation",
+]

@@ -49,18 +49,29 @@ class Parts:
     test: Samples | None
     class_names: tuple[str, ...] = ()  # empty: the labels themselves tell
 
+    @property
+    def splits(self) -> list[Samples]:
+        return [samples for samples in (self.train, self.test) if samples is not None]
+
+    def with_labels(self, labels: Sequence[np.ndarray], class_names: tuple[str, ...]) -> Parts:
+        """The same samples, with other labels for each of ``splits``."""
+        done = [replace(samples, labels=each) for samples, each in zip(self.splits, labels, strict=True)]
+        return Parts(done[0], done[1] if len(done) > 1 else None, class_names)
+
 
 def assemble(name: str, parts: Parts, *, input_scale: float = 255.0) -> Dataset:
     """Check ``parts`` and make them a ``Dataset`` with a content fingerprint."""
-    for samples in (parts.train, parts.test):
-        if samples is not None:
-            check_lengths(samples)
+    for samples in parts.splits:
+        check_lengths(samples)
     parts = _encode_labels(parts)
     train, test = (parts.train, parts.test) if parts.test is not None else _hold_out(parts.train)
-    if not len(train.inputs) or not len(test.inputs):
-        empty = train if not len(train.inputs) else test
-        raise FedGAError(f"{empty.where} has no samples in its {'train' if empty is train else 'test'} split: add some")
-    _check_every_class(train, parts.class_names)
+    for split, samples in (("train", train), ("test", test)):
+        if not len(samples.inputs):
+            raise FedGAError(f"{samples.where} has no samples in its {split} split: add some")
+    missing = np.flatnonzero(np.bincount(train.labels, minlength=len(parts.class_names)) == 0).tolist()
+    if missing:
+        names = listed([parts.class_names[at] for at in missing])
+        raise FedGAError(f"class {names} has no training sample in {train.where}: add some, or leave the class out")
     return join(name, train, test, parts.class_names, input_scale=input_scale)
 
 
@@ -74,18 +85,9 @@ def join(
             f"have shape {test.inputs.shape[1:]}: make them alike"
         )
     clients, client_names = _encode_clients(train)
-    dataset = Dataset(
-        name=name,
-        train_inputs=train.inputs,
-        train_targets=train.labels,
-        test_inputs=test.inputs,
-        test_targets=test.labels,
-        class_names=class_names,
-        input_scale=input_scale if train.inputs.dtype == np.uint8 else 1.0,
-        train_clients=clients,
-        client_names=client_names,
-        feature_names=train.features,
-    )
+    arrays = (train.inputs, train.labels, test.inputs, test.labels)
+    scale = input_scale if train.inputs.dtype == np.uint8 else 1.0
+    dataset = Dataset(name, *arrays, class_names, scale, clients, client_names, feature_names=train.features)
     return replace(dataset, fingerprint=fingerprint(dataset))
 
 
@@ -137,25 +139,28 @@ def check_lengths(samples: Samples) -> None:
 
 
 def _encode_labels(parts: Parts) -> Parts:
-    splits = [parts.train] if parts.test is None else [parts.train, parts.test]
-    textual = {samples.labels.dtype.kind in "US" for samples in splits}
+    textual = {samples.labels.dtype.kind in "US" for samples in parts.splits}
     if len(textual) > 1:
-        raise FedGAError(
-            f"labels are text in one split of {parts.train.where} and numbers in the other: write both alike"
-        )
+        raise FedGAError(f"labels are text in one split of {parts.train.where}, numbers in the other: write both alike")
     if textual.pop():
         names = parts.class_names or tuple(str(name) for name in np.unique(parts.train.labels))
         advice = "which has no training sample: add training samples of it, or remove it"
-        encoded = [index_of_names(samples, names, advice) for samples in splits]
-    else:
-        encoded, names = [whole_numbers(samples) for samples in splits], parts.class_names
-        if not names and _count_from_one(encoded):
-            encoded, names = [labels - 1 for labels in encoded], tuple(map(str, np.unique(encoded[0]).tolist()))
-        names = names or _numbered_classes(parts.train, max(int(each.max(initial=0)) for each in encoded))
-        for samples, labels in zip(splits, encoded, strict=True):
-            _check_range(samples, labels, len(names))
-    done = [replace(samples, labels=labels) for samples, labels in zip(splits, encoded, strict=True)]
-    return Parts(done[0], done[1] if len(done) > 1 else None, names)
+        return parts.with_labels([index_of_names(samples, names, advice) for samples in parts.splits], names)
+    encoded, names = [whole_numbers(samples) for samples in parts.splits], parts.class_names
+    if not names and _count_from_one(encoded):
+        encoded, names = [labels - 1 for labels in encoded], tuple(map(str, np.unique(encoded[0]).tolist()))
+    highest, samples = max(int(each.max(initial=0)) for each in encoded), len(parts.train.inputs)
+    if not names and highest >= samples:
+        raise FedGAError(
+            f"label {highest} of {parts.train.where} asks for {highest + 1} classes, more than its {samples} training "
+            "samples: number the classes from 0, or write them as text"
+        )
+    names = names or tuple(map(str, range(highest + 1)))
+    for split, labels in zip(parts.splits, encoded, strict=True):
+        if wrong := np.unique(labels[(labels < 0) | (labels >= len(names))]).tolist():
+            outside = f"outside the classes 0 to {len(names) - 1}: correct it"
+            raise FedGAError(f"{split.where} has label {listed(wrong)}, {outside}")
+    return parts.with_labels(encoded, names)
 
 
 def index_of_names(samples: Samples, names: Sequence[str], advice: str) -> np.ndarray:
@@ -179,9 +184,7 @@ def whole_numbers(samples: Samples) -> np.ndarray:
             raise FedGAError(f"{samples.where} has {bad} labels that are NaN or infinite: label or remove them")
         odd = labels[labels != np.rint(labels)]
         if len(odd):
-            raise FedGAError(
-                f"{samples.where} has labels that are not whole numbers, such as {odd[0]:g}: class labels count from 0"
-            )
+            raise FedGAError(f"{samples.where} has labels that are not whole numbers, such as {odd[0]:g}: count from 0")
     elif labels.dtype.kind not in "iub":
         raise FedGAError(f"{samples.where} has labels of type {labels.dtype}: give whole numbers from 0, or text")
     return labels.astype(np.int64)
@@ -195,32 +198,6 @@ def _count_from_one(splits: Sequence[np.ndarray]) -> bool:
     """
     train, everything = np.unique(splits[0]), np.unique(np.concatenate(splits))
     return np.array_equal(train, np.arange(1, len(train) + 1)) and np.array_equal(train, everything)
-
-
-def _check_range(samples: Samples, labels: np.ndarray, classes: int) -> None:
-    wrong = np.unique(labels[(labels < 0) | (labels >= classes)])
-    if len(wrong):
-        raise FedGAError(
-            f"{samples.where} has label {listed(wrong.tolist())}, outside the classes 0 to {classes - 1}: correct it"
-        )
-
-
-def _numbered_classes(train: Samples, highest: int) -> tuple[str, ...]:
-    if highest >= len(train.inputs):
-        raise FedGAError(
-            f"label {highest} of {train.where} asks for {highest + 1} classes, more than its {len(train.inputs)} "
-            "training samples: number the classes from 0, or write them as text"
-        )
-    return tuple(map(str, range(highest + 1)))
-
-
-def _check_every_class(train: Samples, names: Sequence[str]) -> None:
-    missing = np.flatnonzero(np.bincount(train.labels, minlength=len(names)) == 0)
-    if len(missing):
-        raise FedGAError(
-            f"class {listed([names[c] for c in missing.tolist()])} has no training sample in {train.where}: add some, "
-            "or leave the class out and number the others from 0 without gaps"
-        )
 
 
 def _encode_clients(train: Samples) -> tuple[np.ndarray | None, tuple[str, ...]]:

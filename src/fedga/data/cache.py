@@ -95,18 +95,12 @@ def _open(entry: Path, name: str) -> Dataset | None:
             if array.dtype.str != dtype or list(array.shape) != shape or _digest_of_array(array) != digest:
                 return None
             arrays[key] = array
-        dataset = Dataset(
-            name=name,
-            train_inputs=arrays["train_inputs"],
-            train_targets=np.array(arrays["train_targets"]),
-            test_inputs=arrays["test_inputs"],
-            test_targets=np.array(arrays["test_targets"]),
-            class_names=tuple(meta["class_names"]),
-            input_scale=float(meta["input_scale"]),
-            train_clients=np.array(arrays["train_clients"]) if "train_clients" in arrays else None,
-            client_names=tuple(meta["client_names"]),
-            fingerprint=str(meta["fingerprint"]),
-        )
+        fields: dict[str, Any] = {
+            key: array if key.endswith("inputs") else np.array(array) for key, array in arrays.items()
+        }
+        fields |= {key: tuple(meta[key]) for key in ("class_names", "client_names")}
+        fields |= {"input_scale": float(meta["input_scale"]), "fingerprint": str(meta["fingerprint"])}
+        dataset = Dataset(name, **fields)
     except Exception:  # whatever a damaged file provokes, the remedy is the same: decode again
         return None
     labels = (dataset.train_targets, dataset.test_targets)
@@ -159,13 +153,6 @@ def _write(folder: Path, entry: str, dataset: Dataset) -> None:
 def _prune(folder: Path, family: str, entry: str) -> None:
     """Remove entries made from earlier contents of the same files, and what killed processes left behind."""
     for path in folder.iterdir():
-        outdated = path.name.startswith(family) and path.name != entry
-        if outdated or (path.name.startswith(".building-") and _age(path) > _STALE_SECONDS):
+        stale = path.name.startswith(".building-") and time.time() - path.stat().st_mtime > _STALE_SECONDS
+        if stale or (path.name.startswith(family) and path.name != entry):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _age(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
-        return 0.0

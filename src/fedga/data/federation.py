@@ -39,7 +39,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """A data set dealt out to clients: client ``k`` holds ``indices[offsets[k]:offsets[k + 1]]``.
+    """A data set partitioned among clients: client ``k`` holds ``indices[offsets[k]:offsets[k + 1]]``.
 
     Lists of indices, never copies of samples: 100,000 clients cost a few megabytes.
     """

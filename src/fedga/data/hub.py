@@ -1,7 +1,7 @@
 """Downloads from the Hugging Face Hub, only ever when asked for.
 
 Files come from a pinned commit and are compared with their SHA-256: the one in the catalogue where it is known, else
-the one that the Hub states for that commit. What is received lies in a ``.part`` file until it has been compared, so an
+the one that the Hub states for that commit. A file is received as ``.part`` until it has been compared, so an
 interrupted download goes on where it stopped and a wrong file never gets its final name. No token is sent: the data
 sets are public.
 """
@@ -15,14 +15,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fedga.common.files import open_regular
 from fedga.data.formats.files import optional
 from fedga.errors import FedGAError
 from fedga.spec.catalog import Hub, HubFile, Source
 
 _PURPOSE = "downloading data sets"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_CHUNK = 1 << 20
 
 
 def download(source: Source, folder: Path, *, endpoint: str | None = None) -> None:
@@ -43,22 +41,17 @@ def download(source: Source, folder: Path, *, endpoint: str | None = None) -> No
             for file in hub.files:
                 if not (target / file.path).is_file():
                     _fetch(hub, file, target / file.path, endpoint.rstrip("/"))
-    except FedGAError:
-        _remove_if_nothing_came(target)
-        raise
     except Exception as error:
-        _remove_if_nothing_came(target)
+        arrived = (path.is_file() and path.name != ".download.lock" for path in target.rglob("*"))
+        if not any(arrived):  # a download that never began leaves no folder behind
+            shutil.rmtree(target, ignore_errors=True)
+        if isinstance(error, FedGAError):
+            raise
         detail = " ".join(str(error).split())[:160] or "no reason given"
         raise FedGAError(
             f"{source.name} could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail}): "
             f"try again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
         ) from error
-
-
-def _remove_if_nothing_came(target: Path) -> None:
-    """A download that never began leaves no folder behind; what has arrived stays, to go on from."""
-    if target.is_dir() and not any(path.is_file() and path.name != ".download.lock" for path in target.rglob("*")):
-        shutil.rmtree(target, ignore_errors=True)
 
 
 def _library() -> Any:
@@ -77,9 +70,7 @@ def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
         raise _mismatch(url, file.sha256, stated)
     expected = file.sha256 or stated
     if not expected:
-        raise FedGAError(
-            f"{url} comes without a SHA-256, so it cannot be checked: download it yourself, or report this"
-        )
+        raise FedGAError(f"{url} comes without a SHA-256, so it cannot be checked: download it yourself")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.{expected[:16]}.part")
     if part.exists() and metadata.size is not None and part.stat().st_size > metadata.size:
@@ -93,23 +84,13 @@ def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
             expected_size=metadata.size,
             displayed_filename=target.name,
         )
-    actual = _sha256(part)
+    with part.open("rb") as content:
+        actual = hashlib.file_digest(content, "sha256").hexdigest()
     if actual != expected:
         part.unlink()
         raise _mismatch(url, expected, actual)
     part.replace(target)
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _mismatch(url: str, expected: str, actual: str) -> FedGAError:
-    return FedGAError(
-        f"{url} has SHA-256 {actual[:16]}... and not {expected[:16]}...: nothing was kept, so try again, and report it "
-        "if it happens twice"
-    )
+    return FedGAError(f"{url} has SHA-256 {actual[:16]}... and not {expected[:16]}...: nothing was kept, so try again")

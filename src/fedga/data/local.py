@@ -15,21 +15,16 @@ from fedga.errors import FedGAError
 from fedga.spec.catalog import Source, plain
 
 _SHARDED = r"(-\d{5}-of-\d{5}(-[0-9a-f]+)?)?\.parquet"
-_CIFAR = {
-    "cifar10": (
-        "cifar-10-batches-py",
-        "cifar-10-python.tar.gz",
-        tuple(f"data_batch_{i}" for i in range(1, 6)),
-        "test_batch",
-    ),
-    "cifar100": ("cifar-100-python", "cifar-100-python.tar.gz", ("train",), "test"),
+_IDX_PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+_CIFAR10 = [f"data_batch_{number}" for number in range(1, 6)]
+_CIFAR = {  # folder, archive, training batches, test batch, key of the labels
+    "cifar10": ("cifar-10-batches-py", "cifar-10-python.tar.gz", _CIFAR10, "test_batch", b"labels"),
+    "cifar100": ("cifar-100-python", "cifar-100-python.tar.gz", ["train"], "test", b"fine_labels"),
 }
-_CIFAR_LABELS = {"cifar10": b"labels", "cifar100": b"fine_labels"}
-_IDX_PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 
 
 @dataclass(frozen=True)
-class Found:
+class LocalCopy:
     """The files of a data set and the way to read them, nothing read yet."""
 
     files: tuple[Path, ...]
@@ -41,23 +36,19 @@ class IncompleteCopyError(FedGAError):
 
 
 def find(
-    source: Source, roots: Iterable[Path], options: tables.Options, *, incomplete_is_error: bool = True
-) -> Found | None:
+    source: Source, roots: Iterable[Path], options: tables.TableOptions, *, incomplete_is_error: bool = True
+) -> LocalCopy | None:
     """The first whole local copy of ``source`` under ``roots``: Parquet, or the files of its authors."""
     incomplete: IncompleteCopyError | None = None
-    for root in roots:
-        if not root.is_dir():
-            continue
+    for root in filter(Path.is_dir, roots):
         for finder in (_find_parquet, _find_originals):
             try:
-                found = finder(source, root, options)
+                if (found := finder(source, root, options)) is not None:
+                    return found
             except IncompleteCopyError as error:
                 incomplete = incomplete or error
             except PermissionError as error:
                 raise FedGAError(f"{error.filename} may not be read: check its permissions") from error
-            else:
-                if found is not None:
-                    return found
     if incomplete is not None and incomplete_is_error:
         raise incomplete
     return None
@@ -68,9 +59,8 @@ def parquet_splits(folder: Path, prefixes: Sequence[str], test_splits: Sequence[
     names = [path for path in folder.iterdir() if path.suffix == ".parquet"] if folder.is_dir() else []
     for prefix in prefixes:
         train = _split_files(folder, names, prefix, "train")
-        test: list[Path] = next(
-            (files for split in test_splits if (files := _split_files(folder, names, prefix, split))), []
-        )
+        tests = (_split_files(folder, names, prefix, split) for split in test_splits)
+        test = next(filter(None, tests), [])
         if train or test:
             return train, test
     return [], []
@@ -78,11 +68,9 @@ def parquet_splits(folder: Path, prefixes: Sequence[str], test_splits: Sequence[
 
 def _split_files(folder: Path, names: Sequence[Path], prefix: str, split: str) -> list[Path]:
     stem = f"{prefix}-{split}" if prefix else split
-    whole = folder / f"{stem}.parquet"
-    if whole in names:
+    if (whole := folder / f"{stem}.parquet") in names:
         return [whole]
-    pattern = re.compile(re.escape(stem) + _SHARDED)
-    shards = [path for path in names if pattern.fullmatch(path.name)]
+    shards = [path for path in names if re.fullmatch(re.escape(stem) + _SHARDED, path.name)]
     converted = sorted((folder / split).glob("*.parquet")) if not prefix and not shards else []  # refs/convert/parquet
     return list(in_order(shards)) if shards else converted
 
@@ -90,27 +78,22 @@ def _split_files(folder: Path, names: Sequence[Path], prefix: str, split: str) -
 def _own_folders(source: Source, root: Path) -> list[Path]:
     """Folders under ``root`` that belong to this data set alone."""
     own = {plain(name) for name in (source.name, *source.aliases, *source.stems)}
-    children = sorted(path for path in root.iterdir() if path.is_dir())
-    found = [path for path in children if plain(path.name) in own]
-    if plain(root.name) in own:
-        found.append(root)
+    found = [path for path in (*sorted(root.iterdir()), root) if plain(path.name) in own]
     if source.hub is not None:
         found.append(root / source.hub.repository)
         cached = f"datasets--{source.hub.repository.replace('/', '--')}"
         found.append(root / cached / "snapshots" / source.hub.revision)
-    return [path for path in found if path.is_dir()]
+    return list(filter(Path.is_dir, found))
 
 
-def _find_parquet(source: Source, root: Path, options: tables.Options) -> Found | None:
-    places: list[tuple[Path, tuple[str, ...]]] = [(root, source.stems)]
-    for folder in _own_folders(source, root):
-        inside = [folder, folder / "data"] + ([folder / source.hub.config] if source.hub is not None else [])
-        places += [(place, (*source.stems, "")) for place in inside]
+def _find_parquet(source: Source, root: Path, options: tables.TableOptions) -> LocalCopy | None:
+    inside = ("", "data", source.hub.config if source.hub is not None else "")
+    places = [(folder / name, (*source.stems, "")) for folder in _own_folders(source, root) for name in inside]
     incomplete: IncompleteCopyError | None = None
-    for folder, prefixes in places:
+    for folder, prefixes in [(root, source.stems), *places]:
         train, test = parquet_splits(folder, prefixes, source.test_splits)
         if train and test:
-            return Found((*train, *test), partial(tables.read_parquet, train, test, options))
+            return LocalCopy((*train, *test), partial(tables.read_parquet, train, test, options))
         if train or test:
             there, missing = (train, source.test_splits[0]) if train else (test, "train")
             incomplete = incomplete or IncompleteCopyError(
@@ -122,81 +105,61 @@ def _find_parquet(source: Source, root: Path, options: tables.Options) -> Found 
     return None
 
 
-def _find_originals(source: Source, root: Path, options: tables.Options) -> Found | None:
-    if source.name in ("mnist", "fashion-mnist"):
-        return _find_idx(source, root)
-    if source.name in _CIFAR:
-        return _find_cifar(source, root)
-    if source.name == "svhn":
-        return _find_svhn(source, root)
-    if source.name == "tiny-imagenet":
-        for folder in (
-            root,
-            *_own_folders(source, root),
-            *(own / "tiny-imagenet-200" for own in _own_folders(source, root)),
-        ):
-            if (folder / "wnids.txt").is_file():
-                pictures = folders.tiny_imagenet(folder)
-                return Found(pictures.files, partial(pictures.read, options.progress))
-    return None
+def _find_originals(source: Source, root: Path, options: tables.TableOptions) -> LocalCopy | None:
+    finders = {
+        "mnist": _find_idx,
+        "fashion-mnist": _find_idx,
+        "cifar10": _find_cifar,
+        "cifar100": _find_cifar,
+        "svhn": _find_svhn,
+        "tiny-imagenet": _find_tiny_imagenet,
+    }
+    found = (finders[source.name](source, folder, options) for folder in (root, *_own_folders(source, root)))
+    return next(filter(None, found), None)
 
 
-def _find_idx(source: Source, root: Path) -> Found | None:
+def _find_tiny_imagenet(source: Source, folder: Path, options: tables.TableOptions) -> LocalCopy | None:
+    own = folder if (folder / "wnids.txt").is_file() else folder / "tiny-imagenet-200"
+    if not (own / "wnids.txt").is_file():
+        return None
+    pictures = folders.tiny_imagenet(own)
+    return LocalCopy(pictures.files, partial(pictures.read, options.progress))
+
+
+def _find_svhn(source: Source, folder: Path, options: tables.TableOptions) -> LocalCopy | None:
+    files = _all_or_none(folder, [["train_32x32.mat"], ["test_32x32.mat"]])
+    return LocalCopy(files, partial(originals.read_svhn, source, *files)) if files else None
+
+
+def _find_idx(source: Source, folder: Path, options: tables.TableOptions) -> LocalCopy | None:
     """Both data sets use the same file names, so a folder counts for Fashion-MNIST only if its path says fashion."""
-    fashion = source.name == "fashion-mnist"
-    for folder in (
-        root,
-        root / "raw",
-        *_own_folders(source, root),
-        *(own / "raw" for own in _own_folders(source, root)),
-    ):
-        if not folder.is_dir() or ("fashion" in "/".join(folder.parts[-2:]).lower()) != fashion:
-            continue
-        files = [_first_file(folder, _idx_names(part)) for part in _IDX_PARTS]
-        present = tuple(path for path in files if path is not None)
-        if len(present) == len(files):
-            return Found(present, partial(originals.read_idx, source, present))
-        if present:
-            part = _IDX_PARTS[files.index(None)]
-            raise IncompleteCopyError(
-                f"{present[0]} is there but {_idx_names(part)[0]}[.gz] is not: put it into the same folder"
-            )
+    names = [(f"{part}-ubyte", f"{part.replace('-idx', '.idx')}-ubyte") for part in _IDX_PARTS]
+    for own in (folder, folder / "raw"):
+        if ("fashion" in "/".join(own.parts[-2:]).lower()) == (source.name == "fashion-mnist"):
+            files = _all_or_none(own, [(*both, *(f"{name}.gz" for name in both)) for both in names])
+            if files:
+                return LocalCopy(files, partial(originals.read_idx, source, files))
     return None
 
 
-def _idx_names(part: str) -> list[str]:
-    dimensions = 3 if part.endswith("images") else 1
-    plain_names = [f"{part}-idx{dimensions}-ubyte", f"{part}.idx{dimensions}-ubyte"]
-    return [*plain_names, *(f"{name}.gz" for name in plain_names)]
+def _all_or_none(folder: Path, names: Iterable[Sequence[str]]) -> tuple[Path, ...]:
+    """A file for each list of names that it may have, or none; some of them alone are an incomplete copy."""
+    files = {each[0]: next((folder / name for name in each if (folder / name).is_file()), None) for each in names}
+    there = tuple(path for path in files.values() if path is not None)
+    if there and len(there) < len(files):
+        missing = next(name for name, path in files.items() if path is None)
+        raise IncompleteCopyError(f"{there[0]} is there but {missing} is not: put it into the same folder")
+    return there
 
 
-def _first_file(folder: Path, names: Iterable[str]) -> Path | None:
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def _find_cifar(source: Source, root: Path) -> Found | None:
-    folder_name, archive_name, train, test = _CIFAR[source.name]
-    key = _CIFAR_LABELS[source.name]
-    for folder in (root, *_own_folders(source, root)):
-        batches = folder if folder.name == folder_name else folder / folder_name
-        if batches.is_dir():
-            missing = [name for name in (*train, test) if not (batches / name).is_file()]
-            if missing:
-                raise IncompleteCopyError(f"{batches} has no file {missing[0]}: unpack {archive_name} again")
-            files = tuple(batches / name for name in (*train, test))
-            return Found(files, partial(originals.read_cifar, source, batches, train, test, key))
-        archive = folder / archive_name
-        if archive.is_file():
-            return Found((archive,), partial(originals.read_cifar, source, archive, train, test, key))
-    return None
-
-
-def _find_svhn(source: Source, root: Path) -> Found | None:
-    for folder in (root, *_own_folders(source, root)):
-        train, test = folder / "train_32x32.mat", folder / "test_32x32.mat"
-        if train.is_file() and test.is_file():
-            return Found((train, test), partial(originals.read_svhn, source, train, test))
-        if train.is_file() or test.is_file():
-            there, missing = (train, test) if train.is_file() else (test, train)
-            raise IncompleteCopyError(f"{there} is there but {missing.name} is not: put it into the same folder")
-    return None
+def _find_cifar(source: Source, folder: Path, options: tables.TableOptions) -> LocalCopy | None:
+    folder_name, archive_name, train, test, key = _CIFAR[source.name]
+    batches = folder if folder.name == folder_name else folder / folder_name
+    files = tuple(batches / name for name in (*train, test))
+    if batches.is_dir():
+        if missing := next((path.name for path in files if not path.is_file()), None):
+            raise IncompleteCopyError(f"{batches} has no file {missing}: unpack {archive_name} again")
+        return LocalCopy(files, partial(originals.read_cifar, source, batches, train, test, key))
+    archive = folder / archive_name
+    read = partial(originals.read_cifar, source, archive, train, test, key)
+    return LocalCopy((archive,), read) if archive.is_file() else None

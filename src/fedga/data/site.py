@@ -7,7 +7,6 @@ cannot be placed for certain is refused: a class taken for another would spoil t
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +18,9 @@ from fedga.common.files import require_regular
 from fedga.data import cache
 from fedga.data.assemble import Parts, Samples, check_lengths, held_out, index_of_names, join, listed, whole_numbers
 from fedga.data.federation import Dataset
+from fedga.data.formats.csv_files import csv_start
 from fedga.data.formats.files import Progress, optional, reading
-from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, Options, csv_start, rows_of
+from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUMN, TableOptions, find_column
 from fedga.data.sources import find_path
 from fedga.errors import FedGAError
 
@@ -29,11 +29,7 @@ _NAMED_CLASSES = 20  # an error lists this many of the agreed classes
 
 
 def load_site(
-    path: str | Path,
-    class_names: Sequence[str],
-    *,
-    label_column: str | None = None,
-    progress: Progress | None = None,
+    path: str | Path, class_names: Sequence[str], *, label_column: str | None = None, progress: Progress | None = None
 ) -> Dataset:
     """What a site trains on, and what it holds out to see how its classes fare.
 
@@ -43,32 +39,46 @@ def load_site(
     places are refused in a file without any 0, since they may count from 1.
 
     The file's own test split is held out, else every fifth sample of each class; it may be empty. A client column is
-    left aside, since it tells clients of a simulation apart and all rows here belong to one site. Columns of features
-    are taken in the order of the file, so all sites have to write them in the same one.
+    ignored, since all rows here belong to one site. Columns of features are taken in the order of the file, so all
+    sites have to write them in the same one.
     """
-    return _load("site", path, class_names, Options(label_column, progress=progress), _site_splits)
+
+    def splits(parts: Parts) -> tuple[Samples, Samples]:
+        train, test = parts.train, parts.test
+        if test is None:
+            mask = held_out(train.labels)
+            train, test = train.take(~mask), train.take(mask)
+        if not len(train.inputs):
+            raise FedGAError(f"{train.where} has no samples to train on: add some, or move some from its test split")
+        return train, test if len(test.inputs) else train.take(np.arange(0))
+
+    return _load("site", path, class_names, TableOptions(label_column, progress=progress), splits)
 
 
 def load_central(
-    path: str | Path,
-    class_names: Sequence[str],
-    *,
-    label_column: str | None = None,
-    progress: Progress | None = None,
+    path: str | Path, class_names: Sequence[str], *, label_column: str | None = None, progress: Progress | None = None
 ) -> Dataset:
     """What the server holds: test samples to evaluate on, training samples for algorithms that need some there.
 
     Files and labels are read as by :func:`load_site`. Without a split in the file, or with nothing in its training
     split, the same samples serve for both.
     """
-    return _load("central", path, class_names, Options(label_column, progress=progress), _central_splits)
+
+    def splits(parts: Parts) -> tuple[Samples, Samples]:
+        test = parts.train if parts.test is None else parts.test
+        if not len(test.inputs):
+            cure = "add some, or move some from its training split"
+            raise FedGAError(f"{test.where} has no samples to evaluate on: {cure}")
+        return parts.train if len(parts.train.inputs) else test, test
+
+    return _load("central", path, class_names, TableOptions(label_column, progress=progress), splits)
 
 
 def _load(
     kind: str,
     path: str | Path,
     class_names: Sequence[str],
-    options: Options,
+    options: TableOptions,
     splits: Callable[[Parts], tuple[Samples, Samples]],
 ) -> Dataset:
     agreed = _checked(class_names)
@@ -78,64 +88,45 @@ def _load(
         name, found = find_path(path, options)
 
     def build() -> Dataset:
-        train, test = splits(_encoded(found.read(), agreed))
-        return join(name, train, test, agreed)
+        return join(name, *splits(_encoded(found.read(), agreed)), agreed)
 
     return cache.remember(name, found.files, (kind, options.label_column, *agreed), build)
-
-
-def _site_splits(parts: Parts) -> tuple[Samples, Samples]:
-    train, test = parts.train, parts.test
-    if test is None:
-        mask = held_out(train.labels)
-        train, test = train.take(~mask), train.take(mask)
-    if not len(train.inputs):
-        raise FedGAError(f"{train.where} has no samples to train on: add some, or move some from its test split")
-    return train, test if len(test.inputs) else train.take(np.arange(0))
-
-
-def _central_splits(parts: Parts) -> tuple[Samples, Samples]:
-    test = parts.train if parts.test is None else parts.test
-    if not len(test.inputs):
-        raise FedGAError(f"{test.where} has no samples to evaluate on: add some, or move some from its training split")
-    return parts.train if len(parts.train.inputs) else test, test
 
 
 def _checked(class_names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(class_names, str) or not class_names or not all(isinstance(name, str) for name in class_names):
         raise FedGAError(f"the agreed classes are {class_names!r}: give a list of names")
-    names = tuple(class_names)
-    if not all(name.strip() for name in names):
-        raise FedGAError("one of the agreed classes has an empty name: name it")
-    twice = [name for place, name in enumerate(names) if name in names[:place]]
-    if twice:
-        raise FedGAError(f"the agreed classes name {twice[0]!r} twice: leave one out")
-    return names
+    for place, name in enumerate(class_names):
+        if not name.strip():
+            raise FedGAError("one of the agreed classes has an empty name: name it")
+        if name in class_names[:place]:
+            raise FedGAError(f"the agreed classes name {name!r} twice: leave one out")
+    return tuple(class_names)
 
 
 def _encoded(parts: Parts, agreed: tuple[str, ...]) -> Parts:
     _check_places(parts, agreed)
+    advice = (
+        f"which is not among the agreed ones ({listed(agreed, _NAMED_CLASSES)}): correct the label, or have the "
+        "federation agree on that class"
+    )
 
-    def encode(samples: Samples) -> Samples:
-        samples = replace(samples, clients=None)
-        check_lengths(samples)
+    def encode(samples: Samples) -> np.ndarray:
         if samples.labels.dtype.kind not in "US":
             samples = replace(samples, labels=_called(samples, parts.class_names, agreed))
-        advice = (
-            f"which is not among the agreed ones ({listed(agreed, _NAMED_CLASSES)}): correct the label, or have the "
-            "federation agree on that class"
-        )
-        return replace(samples, labels=index_of_names(samples, agreed, advice))
+        return index_of_names(samples, agreed, advice)
 
-    return Parts(encode(parts.train), None if parts.test is None else encode(parts.test), agreed)
+    parts = replace(parts, train=replace(parts.train, clients=None))
+    for samples in parts.splits:
+        check_lengths(samples)
+    return parts.with_labels(list(map(encode, parts.splits)), agreed)
 
 
 def _check_places(parts: Parts, agreed: tuple[str, ...]) -> None:
     """Where no 0 occurs, places may count from 1, or the first class has no sample here: nobody can tell."""
     if parts.class_names or any(_number(name) is not None for name in agreed):
         return
-    splits = [parts.train] if parts.test is None else [parts.train, parts.test]
-    numbered = [samples for samples in splits if samples.labels.dtype.kind not in "USb"]
+    numbered = [samples for samples in parts.splits if samples.labels.dtype.kind not in "USb"]
     met = {number for samples in numbered for number in np.unique(whole_numbers(samples)).tolist()}
     if met and min(met) >= 1 and max(met) <= len(agreed):
         raise FedGAError(
@@ -194,8 +185,7 @@ def columns_digest(path: str | Path, label_column: str | None = None) -> str:
     suffix = path.suffix.lower()
     if suffix == ".csv":
         with reading(path, "a CSV table"):
-            start = csv_start(path)
-            names = next(rows_of(path, csv.reader([start.header.decode()], delimiter=start.dialect.delimiter)), [])
+            names = csv_start(path).names
     elif suffix == ".parquet":
         parquet = optional("pyarrow.parquet", "pyarrow", "reading tables")
         with reading(path, "a Parquet file"):
@@ -204,8 +194,7 @@ def columns_digest(path: str | Path, label_column: str | None = None) -> str:
     else:
         return ""
     names = [name.strip() for name in names]
-    usual = (name for known in LABEL_COLUMNS for name in names if name.lower() == known)
-    label = label_column.strip() if label_column else next(usual, None)
+    label = label_column.strip() if label_column else find_column("label", names, None, LABEL_COLUMNS)
     apart = {*CLIENT_COLUMNS, SPLIT_COLUMN}
     features = [name for name in names if name != label and name.lower() not in apart]
     return hashlib.blake2b("\n".join(features).encode(), digest_size=8).hexdigest()

@@ -16,15 +16,12 @@ from fedga.data import cache, local
 from fedga.data.assemble import TEST_EVERY, Parts, Samples, assemble, fingerprint
 from fedga.data.federation import Dataset
 from fedga.data.formats import tables
-from fedga.data.formats.arrays import read_npz
+from fedga.data.formats.arrays import CHANNELS, read_npz
 from fedga.data.formats.files import Progress, optional
 from fedga.data.formats.folders import image_folder
 from fedga.data.hub import download as download_source
 from fedga.errors import FedGAError, a_or_an, unknown_name
 from fedga.spec.catalog import SOURCES, Source, find_source, plain
-
-_TABLES = (".csv", ".parquet")
-_CHANNELS = (1, 3)  # of a picture: grey, or colours
 
 
 def load_dataset(
@@ -49,53 +46,57 @@ def load_dataset(
     ((1438, 1, 8, 8), 10)
     """
     name = os.fspath(name_or_path)
-    options = tables.Options(label_column, client_column, progress=progress)
+    options = tables.TableOptions(label_column, client_column, progress=progress)
     source = find_source(name)
     mine = own_datasets(installed=source is None)
     if source is not None:
-        if source.name == "digits":
-            _refuse_columns(options, "digits")
-            return _digits(source)
-        return _load_named(source, _folders(data_dir), options, download)
-    if plain(name) in mine:
-        _refuse_columns(options, mine[plain(name)].name)
-        return _load_own(mine[plain(name)], data_dir)
+        if source.name != "digits":
+            return _load_named(source, _folders(data_dir), options, download)
+        _refuse_columns(options, "digits")
+        return _digits(source)
+    if part := mine.get(plain(name)):
+        _refuse_columns(options, part.name)
+        return _load_own(part, data_dir)
     path = Path(name).expanduser()
     if path.exists():
-        return _load_path(path, options)
-    if path.suffix.lower() in (*_TABLES, ".npz") or {os.sep, "/"} & set(name):
+        name, found = find_path(path, options)
+        key = ("path", options.label_column, options.client_column)
+        return cache.remember(name, found.files, key, lambda: assemble(name, found.read()))
+    if path.suffix.lower() in (".csv", ".parquet", ".npz") or {os.sep, "/"} & set(name):
         raise FedGAError(f"{name} does not exist: check the path, or name one of {', '.join(sorted(SOURCES))}")
     raise plugins.unknown("datasets", name, [*SOURCES, *(part.name for part in mine.values())])
 
 
 def is_here(name: str, data_dir: Path | str | None = None) -> bool:
-    """Whether a named data set can be loaded without a download; looks at file names only."""
+    """Whether a named data set can be loaded without a download; reads file names only."""
     source = find_source(name)
     if source is None:
         raise unknown_name("data set", name, SOURCES)
     if source.name == "digits":
         return find_spec("sklearn") is not None
-    options = tables.Options(None, None)
-    return local.find(source, _folders(data_dir), options, incomplete_is_error=False) is not None
+    return local.find(source, _folders(data_dir), tables.TableOptions(), incomplete_is_error=False) is not None
+
+
+def _data_dir(given: Path | str | None) -> Path | None:
+    chosen = given if given is not None else os.environ.get("FEDGA_DATA") or None
+    return None if chosen is None else Path(chosen).expanduser()
 
 
 def _folders(data_dir: Path | str | None) -> tuple[Path, ...]:
-    chosen = data_dir if data_dir is not None else os.environ.get("FEDGA_DATA") or None
-    plugins = () if chosen is None else (Path(chosen).expanduser(),)
-    return (*plugins, cache.cache_dir() / "data")
+    return tuple(folder for folder in (_data_dir(data_dir), cache.cache_dir() / "data") if folder is not None)
 
 
-def _load_named(source: Source, folders: tuple[Path, ...], options: tables.Options, download: bool) -> Dataset:
+def _load_named(source: Source, folders: tuple[Path, ...], options: tables.TableOptions, download: bool) -> Dataset:
     options = replace(options, channels=source.shape[0])
     found = local.find(source, folders, options, incomplete_is_error=not download)
     if found is None and download:
         download_source(source, _first_writable(folders))
         found = local.find(source, folders, options)
     if found is None:
+        there = (f"{folder}{'' if folder.is_dir() else ' (which does not exist)'}" for folder in folders)
         raise FedGAError(
-            f"no local copy of {source.name}: looked for {', '.join(source.files)} in "
-            f"{' and '.join(map(_described, folders))}; get it with 'fedga data get {source.name}', or set FEDGA_DATA "
-            "to the folder that has it"
+            f"no local copy of {source.name}: looked for {', '.join(source.files)} in {' and '.join(there)}; get it "
+            f"with 'fedga data get {source.name}', or set FEDGA_DATA to the folder that has it"
         )
     if found.files[0].suffix != ".parquet":
         _refuse_columns(options, f"the copy of {source.name} at {found.files[0]}")
@@ -103,7 +104,7 @@ def _load_named(source: Source, folders: tuple[Path, ...], options: tables.Optio
     return cache.remember(source.name, found.files, key, partial(_build_named, source, found, options))
 
 
-def _build_named(source: Source, found: local.Found, options: tables.Options) -> Dataset:
+def _build_named(source: Source, found: local.LocalCopy, options: tables.TableOptions) -> Dataset:
     parts = found.read()
     shape = parts.train.inputs.shape[1:]
     if shape != source.shape:
@@ -114,10 +115,6 @@ def _build_named(source: Source, found: local.Found, options: tables.Options) ->
     if source.class_names and options.label_column is None:
         parts = replace(parts, class_names=source.class_names)
     return assemble(source.name, parts)
-
-
-def _described(folder: Path) -> str:
-    return str(folder) if folder.is_dir() else f"{folder} (which does not exist)"
 
 
 def _first_writable(folders: tuple[Path, ...]) -> Path:
@@ -131,13 +128,7 @@ def _first_writable(folders: tuple[Path, ...]) -> Path:
     raise FedGAError(f"none of {', '.join(map(str, folders))} can be written to: give a data_dir that can")
 
 
-def _load_path(path: Path, options: tables.Options) -> Dataset:
-    name, found = find_path(path, options)
-    key = ("path", options.label_column, options.client_column)
-    return cache.remember(name, found.files, key, lambda: assemble(name, found.read()))
-
-
-def find_path(path: Path, options: tables.Options) -> tuple[str, local.Found]:
+def find_path(path: Path, options: tables.TableOptions) -> tuple[str, local.LocalCopy]:
     """What a data set of one's own is called, and its files with the way to read them."""
     suffix = path.suffix.lower()
     files: tuple[Path, ...] = (path,)
@@ -159,15 +150,13 @@ def find_path(path: Path, options: tables.Options) -> tuple[str, local.Found]:
         read = partial(tables.read_parquet, [path], None, options)
     else:
         raise FedGAError(f"{path} is not a data set: give an .npz, .csv or .parquet file, or a folder of pictures")
-    name = path.resolve().name if path.is_dir() else path.stem
-    return name, local.Found(files, read)
+    return path.resolve().name if path.is_dir() else path.stem, local.LocalCopy(files, read)
 
 
-def _refuse_columns(options: tables.Options, what: str) -> None:
-    given = [name for name in ("label_column", "client_column") if getattr(options, name) is not None]
-    if given:
-        flags = " and ".join("--" + name.replace("_", "-") for name in given)
-        raise FedGAError(f"{what} has no columns: leave out {flags}, which only tables have")
+def _refuse_columns(options: tables.TableOptions, what: str) -> None:
+    columns = {"--label-column": options.label_column, "--client-column": options.client_column}
+    if given := " and ".join(flag for flag, column in columns.items() if column is not None):
+        raise FedGAError(f"{what} has no columns: leave out {given}, which only tables have")
 
 
 def _digits(source: Source) -> Dataset:
@@ -189,34 +178,31 @@ def own_datasets(*, installed: bool = True) -> dict[str, plugins.Plugin]:
 
 def _load_own(part: plugins.Plugin, data_dir: Path | str | None) -> Dataset:
     """A source of the user's own: a callable that takes ``data_dir`` (a path or None) and returns a ``Dataset``."""
-    chosen = data_dir if data_dir is not None else os.environ.get("FEDGA_DATA") or None
     load = part.load()
     if not callable(load):
         raise FedGAError(f"{part} is {a_or_an(load)}: name a function that returns a fedga.data.Dataset")
-    dataset = part.call(load, None if chosen is None else Path(chosen).expanduser())
+    dataset = part.call(load, _data_dir(data_dir))
     if not isinstance(dataset, Dataset):
         raise FedGAError(f"{part} returned {type(dataset).__name__}: its function must return a fedga.data.Dataset")
     for split in ("train", "test"):
-        _check_arrays(f"the {split} split of {part}", dataset, split)
+        arrays = getattr(dataset, f"{split}_inputs"), getattr(dataset, f"{split}_targets")
+        if problem := _problem(*arrays, dataset.num_classes):
+            raise FedGAError(f"the {split} split of {part} has {problem}")
     return dataset if dataset.fingerprint else replace(dataset, fingerprint=fingerprint(dataset))
 
 
-def _check_arrays(what: str, dataset: Dataset, split: str) -> None:
-    """What ``assemble`` sees to, for a data set that was put together by hand."""
-    inputs, targets = getattr(dataset, f"{split}_inputs"), getattr(dataset, f"{split}_targets")
+def _problem(inputs: np.ndarray, targets: np.ndarray, classes: int) -> str:
+    """What is wrong with a split that was put together by hand, and what to do; `assemble` sees to it for others."""
     if inputs.dtype not in (np.uint8, np.float32) or targets.dtype != np.int64:
-        raise FedGAError(
-            f"{what} has samples of type {inputs.dtype} and labels of type {targets.dtype}: use uint8 for pictures, "
-            "float32 for tables and int64 for labels, or make it with fedga.data.assemble"
+        return (
+            f"samples of type {inputs.dtype} and labels of type {targets.dtype}: use uint8 for pictures, float32 for "
+            "tables and int64 for labels, or make it with fedga.data.assemble"
         )
     if len(inputs) != len(targets) or not len(inputs):
-        raise FedGAError(f"{what} has {len(inputs)} samples and {len(targets)} labels: give each sample one label")
-    if targets.min() < 0 or targets.max() >= dataset.num_classes:
-        raise FedGAError(f"{what} has labels outside 0 to {dataset.num_classes - 1}, its classes: number them from 0")
-    if inputs.ndim == 4 and inputs.shape[3] in _CHANNELS and inputs.shape[1] not in _CHANNELS:
-        raise FedGAError(
-            f"{what} has pictures of shape {inputs.shape[1:]}, with the channels last: put them first, as in "
-            "pictures.transpose(0, 3, 1, 2)"
-        )
-    if not np.isfinite(inputs).all():
-        raise FedGAError(f"{what} has samples that are not finite numbers: leave them out, or fill them in")
+        return f"{len(inputs)} samples and {len(targets)} labels: give each sample one label"
+    if targets.min() < 0 or targets.max() >= classes:
+        return f"labels outside 0 to {classes - 1}, its classes: number them from 0"
+    if inputs.ndim == 4 and inputs.shape[3] in CHANNELS and inputs.shape[1] not in CHANNELS:
+        cure = "put them first, as in pictures.transpose(0, 3, 1, 2)"
+        return f"pictures of shape {inputs.shape[1:]}, with the channels last: {cure}"
+    return "" if np.isfinite(inputs).all() else "samples that are not finite numbers: leave them out, or fill them in"

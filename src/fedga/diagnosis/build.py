@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +10,12 @@ import numpy as np
 
 from fedga.common.files import write_whole
 from fedga.diagnosis import maps, picture
+from fedga.diagnosis.formatting import percent
 from fedga.diagnosis.measure import FEW_SAMPLES
-from fedga.diagnosis.numbers import as_csv, cell_rows, class_rows, site_rows
+from fedga.diagnosis.numbers import as_csv, as_json, cell_rows, class_rows, site_rows
 from fedga.diagnosis.reading.target import beside, check_target
 from fedga.diagnosis.shown import page_tables
-from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, percent
+from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, is_forgotten
 from fedga.errors import FedGAError
 from fedga.report.page.shared import TableView
 from fedga.report.page.template import environment
@@ -36,33 +36,20 @@ def write_diagnosis(found: Diagnosis, page: Path) -> list[Path]:
     """
     check_target(page)
     tables = {"classes.csv": class_rows(found), "sites.csv": site_rows(found), "cells.csv": cell_rows(found)}
-    texts = {"numbers.json": _json(found)} | {ending: as_csv(rows) for ending, rows in tables.items() if rows}
     paths = beside(page)
-    written = [_write(page, html_of(found)), *(_write(paths[ending], text) for ending, text in texts.items())]
-    for path in paths.values():
-        if path not in written:
-            _remove(path)
-    return written
-
-
-def _json(found: Diagnosis) -> str:
-    return json.dumps(found.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _write(path: Path, text: str) -> Path:
+    texts = {page: html_of(found), paths["numbers.json"]: as_json(found) + "\n"}
+    texts |= {paths[ending]: as_csv(rows) for ending, rows in tables.items() if rows}
+    at = page
     try:
-        return write_whole(path, text.encode("utf-8", errors="replace"))  # names of files may be no text
+        for at, text in texts.items():
+            write_whole(at, text.encode("utf-8", errors="replace"))  # names of files may be no text
+        for at in paths.values():
+            if at not in texts:
+                at.unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise FedGAError(f"{str(path)!r} cannot be written ({reason}): give another place with --out") from error
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise FedGAError(f"{str(path)!r} is of an earlier page and cannot be removed ({reason}): remove it") from error
+        raise FedGAError(f"{str(at)!r} cannot be written ({reason}): give another file with --out") from error
+    return list(texts)
 
 
 def html_of(found: Diagnosis) -> str:
@@ -78,41 +65,28 @@ def html_of(found: Diagnosis) -> str:
         script=Markup("\n".join(map(_read, _SCRIPTS))),
         facts=_facts(found),
         classes=picture.class_picture(found),
-        sites=picture.site_picture(found),
+        not_judged=sum(row["worst_class"] is None for row in site_rows(found)),
         asymmetry_map=maps.asymmetry_map(found),
         holdings_map=maps.holdings_map(found),
         example=example,
         rare=None if example is None else maps.label_bars(found, example.rare, example.counts),
         frequent=None if example is None else maps.label_bars(found, example.frequent, example.counts),
-        bounds=picture.bounds_picture(found),
         tables=[TableView(table) for table in page_tables(found)],
         rules={"few": FEW_SAMPLES, "forgotten": FORGOTTEN, "missed": percent(LEAST_MISSED)},
     )
 
 
-def _facts(found: Diagnosis) -> list[dict[str, str]]:
-    """The few numbers that stand under the headline."""
+def _facts(found: Diagnosis) -> list[tuple[str, str, str]]:
+    """The few numbers that stand under the headline: value, what it is, and how it is coloured."""
     errors = found.everywhere
-    forgotten = [at for at in range(len(found.class_names)) if picture.kind_of(errors, at) == "high"]
-    known = np.where(errors.samples > 0, errors.accuracy, np.inf)
-    worst = int(np.argmin(known))
+    worst = int(np.argmin(np.where(errors.samples > 0, errors.accuracy, np.inf)))
+    fair = "EA ratio: error asymmetry of the most missed class over that of the most favoured; 1 is fair"
+    name = found.class_names[worst]
     return [
-        {
-            "value": number_text(found.ea_ratio, True),
-            "text": "EA ratio: error asymmetry of the most missed class over that of the most favoured; 1 is fair",
-            "kind": "forgotten" if forgotten else "",
-        },
-        {"value": percent(float(errors.overall_accuracy)), "text": "of all samples are recognised", "kind": ""},
-        {
-            "value": percent(float(np.nanmean(errors.accuracy))),
-            "text": "are recognised on average over the classes (balanced accuracy)",
-            "kind": "",
-        },
-        {
-            "value": percent(float(known[worst])),
-            "text": f"of “{found.class_names[worst]}” are recognised, the least of any class",
-            "kind": "",
-        },
+        (number_text(found.ea_ratio, True), fair, "forgotten" if is_forgotten(errors).any() else ""),
+        (percent(float(errors.overall_accuracy)), "of all samples are recognised", ""),
+        (percent(float(np.nanmean(errors.accuracy))), "are recognised on average over the classes", ""),
+        (percent(float(errors.accuracy[worst])), f"of “{name}” are recognised, the least of any class", ""),
     ]
 
 

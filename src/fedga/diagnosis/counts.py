@@ -15,15 +15,14 @@ import numpy as np
 
 from fedga.common.files import require_regular
 from fedga.common.memory import require_memory
+from fedga.data.assemble import listed
+from fedga.data.formats.csv_files import cells_of
 from fedga.data.formats.files import read_whole, reading
-from fedga.data.formats.tables import rows_of
-from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, few_of, text_of
+from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, text_of
 from fedga.errors import FedGAError, quoted
 
 _BYTES_PER_LETTER = 30  # that a file of short names and numbers takes in memory, by its size
-_NAMED_COLUMNS = 12  # an error lists this many
-_LONGEST_SHOWN = 80  # characters of a value
-Given = Sequence[float] | np.ndarray | Mapping[str, Any]
+Given = Sequence[float] | np.ndarray | Mapping[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +42,14 @@ def read_counts(given: str) -> dict[str, Any]:
     """Counts as text, ``cat=100,dog=3``, or in a file: JSON, or CSV with the columns class, count and perhaps site."""
     path = Path(given)
     if path.suffix.lower() in (".csv", ".json"):
-        return _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
+        read, what = (_from_csv, "a CSV file") if path.suffix.lower() == ".csv" else (_from_json, "a JSON file")
+        with reading(path, what):
+            needed = _BYTES_PER_LETTER * require_regular(path).st_size
+            require_memory(needed, str(path), "give a file with one number per class, or per site and class")
+            return read(path, read_whole(path, what))
     pairs = [part.rpartition("=") for part in given.split(",") if part.strip()]
     if not pairs or not all(sign and name.strip() for name, sign, _ in pairs):
-        raise FedGAError(
-            f"--class-counts {given!r} is neither a .csv or .json file nor a list: write it as cat=100,dog=3"
-        )
+        raise FedGAError(f"--class-counts {given!r} is neither a .csv or .json file nor a list such as cat=100,dog=3")
     return _once("--class-counts", ((name.strip(), number.strip()) for name, _, number in pairs))
 
 
@@ -62,50 +63,36 @@ def _once(where: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _from_json(path: Path) -> dict[str, Any]:
-    content = _content(path, "a JSON file")
-    with reading(path, "a JSON file"):
-        found = json.loads(content, object_pairs_hook=lambda pairs: _once(str(path), pairs))
+def _from_json(path: Path, content: bytes) -> dict[str, Any]:
+    found = json.loads(content, object_pairs_hook=lambda pairs: _once(str(path), pairs))
     if not isinstance(found, dict):
         raise FedGAError(f'{path} holds no counts by class: write {{"cat": 100, "dog": 3}}, or that for every site')
     return found
 
 
-def _from_csv(path: Path) -> dict[str, Any]:
-    content = _content(path, "a CSV file")
-    with reading(path, "a CSV file"):
-        reader = rows_of(path, csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
-        names = [name.strip() for name in next(reader, [])]
-        if not {"class", "count"} <= set(names):
-            shown = few_of(names, _NAMED_COLUMNS)
-            raise FedGAError(f"{path} has the columns {shown}: call them class, count and, if there are, site")
-        places = [names.index(name) if name in names else -1 for name in ("class", "count", "site")]
-        rows = [[row[at] if 0 <= at < len(row) else None for at in places] for row in reader if row]
-    if "site" not in names:
-        return _once(str(path), ((text_of(name), count) for name, count, _ in rows))
+def _from_csv(path: Path, content: bytes) -> dict[str, Any]:
+    reader = cells_of(path, csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+    names = [name.strip() for name in next(reader, [])]
+    if not {"class", "count"} <= set(names):
+        raise FedGAError(f"{path} has the columns {listed(names, 12)}: call them class, count and, if there are, site")
+    places = [names.index(name) if name in names else -1 for name in ("class", "count", "site")]
+    rows = [[row[at] if 0 <= at < len(row) else None for at in places] for row in reader if row]
     by_site: dict[str, list[tuple[str, Any]]] = {}
     for name, count, site in rows:
         by_site.setdefault(text_of(site), []).append((text_of(name), count))
+    if "site" not in names:
+        return _once(str(path), by_site.get("", []))
     return {site: _once(f"{path} at {site}", pairs) for site, pairs in by_site.items()}
 
 
-def _content(path: Path, what: str) -> bytes:
-    with reading(path, what):
-        needed = _BYTES_PER_LETTER * require_regular(path).st_size
-        require_memory(needed, str(path), "give a file with one number per class, or per site and class")
-    return read_whole(path, what)
-
-
 def _shown(value: object) -> str:
-    return quoted(value) if isinstance(value, str) else repr(value)[:_LONGEST_SHOWN]
+    return quoted(value) if isinstance(value, str) else repr(value)[:80]
 
 
 def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[str], source: str) -> Holdings:
     """Counts in one of the forms that a user may give them in: by place, by class, or by site and class."""
     if not isinstance(given, Mapping):
-        return Holdings(
-            (), _row(dict(enumerate(given)), Labels(tuple(map(str, range(len(class_names))))))[None], source
-        )
+        class_names, given = tuple(map(str, range(len(class_names)))), dict(enumerate(given))
     labels = Labels(class_names)
     if not any(isinstance(value, Mapping) for value in given.values()):
         return Holdings((), _row(given, labels)[None], source)
@@ -115,9 +102,8 @@ def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[s
     absent = [site for site in site_names if site not in by_site]
     if absent:
         raise FedGAError(f"site {absent[0]!r} has predictions and no class counts: give its counts too")
-    return Holdings(
-        tuple(by_site), np.stack([_row(of_site, labels, site) for site, of_site in by_site.items()]), source
-    )
+    counts = np.stack([_row(of_site, labels, site) for site, of_site in by_site.items()])
+    return Holdings(tuple(by_site), counts, source)
 
 
 def _row(given: Any, labels: Labels, site: str = "") -> np.ndarray:
@@ -125,24 +111,23 @@ def _row(given: Any, labels: Labels, site: str = "") -> np.ndarray:
     at = f" at {site}" if site else ""
     if not isinstance(given, Mapping):
         raise FedGAError(f"the class counts{at} are {_shown(given)}: give a number for every class")
-    counts = np.full(len(labels.names), np.nan)
+    counts: dict[int, float] = {}
     for name, number in given.items():
         place = labels.code(name)
         if place == UNKNOWN:
             raise FedGAError(f"there are counts{at} for {_shown(name)}, which is no class: it must be {labels.known()}")
-        if not np.isnan(counts[place]):
+        if place in counts:
             raise FedGAError(f"the class counts{at} name {labels.names[place]!r} twice: give one number for it")
         try:
             counts[place] = float(number)
         except (TypeError, ValueError, OverflowError):
             counts[place] = math.nan
         if not 0 <= counts[place] < math.inf:
-            raise FedGAError(
-                f"the count of class {_shown(name)}{at} is {_shown(number)}: give a number of samples, 0 if none"
-            )
-    missing = [name for name, count in zip(labels.names, counts, strict=True) if np.isnan(count)]
-    if missing:
-        raise FedGAError(f"the class counts{at} leave out {missing[0]!r}: give a number for every class, 0 if none")
-    if not counts.any() and not site:
+            shown = f"the count of class {_shown(name)}{at} is {_shown(number)}"
+            raise FedGAError(f"{shown}: give a number of samples, 0 if none")
+    missing = next((name for place, name in enumerate(labels.names) if place not in counts), None)
+    if missing is not None:
+        raise FedGAError(f"the class counts{at} leave out {missing!r}: give a number for every class, 0 if none")
+    if not any(counts.values()) and not site:
         raise FedGAError("the class counts are all 0: say how many samples of each class were trained on")
-    return counts
+    return np.array([counts[place] for place in range(len(labels.names))])

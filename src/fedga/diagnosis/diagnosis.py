@@ -35,7 +35,7 @@ class Diagnosis:
     site_names: tuple[str, ...]
     sites: Errors | None
     holdings: Holdings
-    notes: tuple[str, ...] = ()  # what the numbers were measured on, where it is not plain
+    notes: tuple[str, ...] = ()  # what the numbers were measured on, where it is not obvious
 
     @property
     def ea_ratio(self) -> float:
@@ -100,39 +100,26 @@ def diagnose(
 
     ``found.write("page.html")`` writes the page of ``fedga diagnose``.
     """
-    class_names = _column_names(probs) if class_names is None else class_names
-    values, given_labels = _numbers("probs", probs), _words("labels", labels)
-    given_sites = None if sites is None else _words("sites", sites)
-    predictions = tally_arrays(
-        values.shape, pieces_of(values), given_labels, given_sites, class_names, "probs", logits=logits
-    )
+    columns = list(getattr(probs, "columns", ()))  # of a DataFrame
+    if class_names is None and len(columns) > 1 and all(isinstance(name, str) for name in columns):
+        class_names = columns
+    values, places = _numbers(probs), None if sites is None else _words("sites", sites)
+    given = (_words("labels", labels), places, class_names)
+    predictions = tally_arrays(values.shape, pieces_of(values), *given, "probs", logits=logits)
     return diagnosis_of(predictions, name, class_counts)
-
-
-def _column_names(probs: Any) -> list[str] | None:
-    """Those of a DataFrame, where they are words."""
-    columns = list(getattr(probs, "columns", ()))
-    return columns if len(columns) > 1 and all(isinstance(name, str) for name in columns) else None
 
 
 def diagnosis_of(
     predictions: Predictions, name: str, class_counts: Given | None = None, source: str = "as given"
 ) -> Diagnosis:
     """The diagnosis of predictions that were read; ``source`` says where class counts come from if there are any."""
-    tally, sites = predictions.tally, predictions.site_names
+    names, sites, tally = predictions.class_names, predictions.site_names, predictions.tally
     if class_counts is None:
         holdings = Holdings(sites, tally.samples.astype(np.float64), f"counted among the labels of {name}")
     else:
-        holdings = holdings_of(class_counts, predictions.class_names, sites, source)
-    return Diagnosis(
-        name,
-        predictions.class_names,
-        errors_of(tally.pooled()).at(0),
-        sites,
-        errors_of(tally) if sites else None,
-        holdings,
-        predictions.notes,
-    )
+        holdings = holdings_of(class_counts, names, sites, source)
+    everywhere, by_site = errors_of(tally.pooled()).at(0), errors_of(tally) if sites else None
+    return Diagnosis(name, names, everywhere, sites, by_site, holdings, predictions.notes)
 
 
 def _array(name: str, values: Any) -> np.ndarray:
@@ -140,23 +127,22 @@ def _array(name: str, values: Any) -> np.ndarray:
         values = values.detach().cpu()
         values = values.float() if values.dtype.is_floating_point and values.element_size() < 4 else values
     try:
-        array = np.asarray(values)
+        return np.asarray(values)
     except ValueError as error:
         raise FedGAError(f"{name} is ragged: give rows of equal length") from error
-    return array
 
 
-def _numbers(name: str, values: Any) -> np.ndarray:
+def _numbers(probs: Any) -> np.ndarray:
     """An array of numbers; those of pandas with a mask are objects until now."""
-    array = _array(name, values)
+    array = _array("probs", probs)
     if array.dtype == object:
         try:
             known = [np.nan if text_of(value) == "" else float(value) for value in array.reshape(-1)]
         except (TypeError, ValueError) as error:
-            raise FedGAError(f"{name} does not hold numbers alone ({error}): give [samples, classes]") from error
+            raise FedGAError(f"probs does not hold numbers alone ({error}): give [samples, classes]") from error
         return np.array(known).reshape(array.shape)
     if array.dtype.kind not in "fiub":
-        raise FedGAError(f"{name} has type {array.dtype}: give numbers of [samples, classes]")
+        raise FedGAError(f"probs has type {array.dtype}: give numbers of [samples, classes]")
     return array
 
 

@@ -11,7 +11,7 @@ from fedga.diagnosis.measure import Errors
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class TypicalSample:
     """A typical sample of a class: the mean prediction on its samples, and its calibrated label."""
 
     of_class: int
@@ -25,8 +25,8 @@ class Example:
 
     site: int | None  # among those of the holdings
     counts: np.ndarray  # [classes], that the labels are calibrated by
-    rare: Sample
-    frequent: Sample
+    rare: TypicalSample
+    frequent: TypicalSample
 
     @property
     def changes_nothing(self) -> bool:
@@ -37,35 +37,28 @@ class Example:
 def example_of(everywhere: Errors, holdings: Holdings, suspect: int | None) -> Example | None:
     """The suspect, or else the rarest class, beside the most frequent other one.
 
-    With several sites it is told for the one where that class is held and most outnumbered: a client trains with its
+    With several sites it is about the one where that class is held and most outnumbered: a client trains with its
     own counts.
     """
-    site = None
-    counts = holdings.totals
-    candidates = (counts > 0) & (everywhere.samples > 0)
-    if not candidates.any():
+    site, counts, measured = None, holdings.totals, everywhere.samples > 0
+    candidates = (counts > 0) & measured
+    if not candidates.any() or measured.sum() < 2:
         return None
-    rare = _least(counts, candidates) if suspect is None or not candidates[suspect] else suspect
+    rarest = int(np.argmin(np.where(candidates, counts, np.inf)))
+    rare = rarest if suspect is None or not candidates[suspect] else suspect
     held = (holdings.counts[:, rare] > 0) & ((holdings.counts > 0).sum(1) > 1)  # beside something else
     if holdings.site_names and held.any():
         outnumbered = holdings.counts.max(1) / np.maximum(holdings.counts[:, rare], 1)
         site = int(np.argmax(np.where(held, outnumbered, -1)))
         counts = holdings.counts[site]
-    measured = everywhere.samples > 0
-    measured[rare] = False
-    if not measured.any():
-        return None
-    frequent = int(np.argmax(np.where(measured, counts, -1)))
+    others = measured & (np.arange(len(counts)) != rare)
+    frequent = int(np.argmax(np.where(others, counts, -1)))
     rare, frequent = sorted((rare, frequent), key=lambda at: counts[at])
     return Example(site, counts, _sample(everywhere, rare, counts), _sample(everywhere, frequent, counts))
 
 
-def _least(counts: np.ndarray, candidates: np.ndarray) -> int:
-    return int(np.argmin(np.where(candidates, counts, np.inf)))
-
-
-def _sample(everywhere: Errors, of_class: int, counts: np.ndarray) -> Sample:
+def _sample(everywhere: Errors, of_class: int, counts: np.ndarray) -> TypicalSample:
     prediction = everywhere.means[of_class]
     label = (1 - counts / (counts[of_class] or 1.0)) * prediction  # Eq. (10): (N_y - N_i) / N_y · p_i
     label[of_class] = 1
-    return Sample(of_class, prediction, label)
+    return TypicalSample(of_class, prediction, label)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedga.diagnosis.example import Sample
+from fedga.diagnosis.example import TypicalSample
+from fedga.diagnosis.formatting import number, percent
 from fedga.diagnosis.picture import most_telling
-from fedga.diagnosis.verdict import number, percent
 from fedga.drawing.heatmap import depth
 from fedga.report.summary import number_text
 
@@ -24,86 +23,84 @@ _STEPS = (1 / 8, 1 / 4, 1 / 2, 1 / 1.3, 1.3, 2, 4, 8)  # between the nine colour
 _COUNT_COLOURS = 5
 
 
-@dataclass(frozen=True)
-class MapCell:
-    column: int
-    row: int
+class Pair(NamedTuple):
+    """What a map shows of a site and a class."""
+
     colour: str
     text: str
     said: str
     faint: bool = False
 
 
-@dataclass(frozen=True)
-class Map:
-    """Sites across, classes down; a pair that there is nothing of has no cell."""
+class SiteMap(NamedTuple):
+    """Sites across, classes down; a pair without a sample has no cell."""
 
     sites: tuple[str, ...]
     classes: tuple[str, ...]
-    cells: tuple[MapCell, ...]
+    cells: tuple[tuple[int, int, Pair], ...]  # column, row
 
 
 def _mapped(found: Diagnosis) -> tuple[list[int], list[int]]:
     """The classes and sites that both maps show, the most one-sided first."""
-    telling, _ = most_telling(found.everywhere.asymmetry, _MOST_CLASSES)
-    others = [at for at in range(len(found.class_names)) if np.isnan(found.everywhere.asymmetry[at])]
-    classes = [*telling, *others][:_MOST_CLASSES]
+    ea = found.everywhere.asymmetry
+    telling, _ = most_telling(ea, _MOST_CLASSES)
+    classes = [*telling, *np.flatnonzero(np.isnan(ea)).tolist()][:_MOST_CLASSES]
     sure = found.sites.low if found.sites is not None else found.holdings.counts
     top = np.where(np.isnan(sure[:, classes]), -np.inf, sure[:, classes]).max(1)
-    order = np.argsort(-top, kind="stable")[:_MOST_SITES]
-    return classes, sorted(order.tolist()) if len(top) <= _MOST_SITES else order.tolist()
+    order = np.argsort(-top, kind="stable")[:_MOST_SITES].tolist()
+    return classes, sorted(order) if len(top) <= _MOST_SITES else order
 
 
-def asymmetry_map(found: Diagnosis) -> Map | None:
+def _map(
+    found: Diagnosis,
+    names: Sequence[str],
+    sites: Sequence[int],
+    classes: Sequence[int],
+    pair: Callable[[int, int], Pair | None],
+) -> SiteMap:
+    every = ((x, y, pair(site, of_class)) for x, site in enumerate(sites) for y, of_class in enumerate(classes))
+    cells = tuple((column, row, shown) for column, row, shown in every if shown is not None)
+    return SiteMap(tuple(names[at] for at in sites), tuple(found.class_names[at] for at in classes), cells)
+
+
+def asymmetry_map(found: Diagnosis) -> SiteMap | None:
     """EA of every class at every site."""
-    if found.sites is None:
+    if (errors := found.sites) is None:
         return None
     classes, sites = _mapped(found)
-    cells = []
-    for column, site in enumerate(sites):
-        errors = found.sites.at(site)
-        for row, of_class in enumerate(classes):
-            ea = errors.asymmetry[of_class]
-            if not errors.samples[of_class] or np.isnan(ea):
-                continue
-            said = (
-                f"{found.class_names[of_class]} at {found.site_names[site]}: error asymmetry {number_text(ea, True)}, "
-                f"missed {number_text(errors.missed[of_class])}, "
-                f"false alarm {number_text(errors.false_alarm[of_class])}, "
-                f"{percent(errors.accuracy[of_class])} of {errors.samples[of_class]:,} recognised"
-            )
-            colour = f"ea{int(np.searchsorted(_STEPS, ea))}"
-            cells.append(MapCell(column, row, colour, _short(ea), said, not errors.enough[of_class]))
-    return Map(_names(found.site_names, sites), _names(found.class_names, classes), tuple(cells))
 
-
-def holdings_map(found: Diagnosis) -> Map | None:
-    """Samples of every class that each site trained on; sites stand as in the other map where they are the same."""
-    holdings = found.holdings
-    if not holdings.site_names:
-        return None
-    classes, sites = _mapped(found)
-    if holdings.site_names != found.site_names:
-        sites = list(range(min(len(holdings.site_names), _MOST_SITES)))
-    counts = holdings.counts[np.ix_(sites, classes)]
-    places = depth(counts, int(holdings.counts.max(initial=1)))
-    cells = [
-        MapCell(
-            column,
-            row,
-            f"n{min(int(_COUNT_COLOURS * places[column, row]), _COUNT_COLOURS - 1)}",
-            _short(counts[column, row]),
-            f"{holdings.site_names[sites[column]]}: {number(counts[column, row])} of {found.class_names[classes[row]]}",
+    def pair(site: int, of_class: int) -> Pair | None:
+        at = site, of_class
+        ea, samples = errors.asymmetry[at], errors.samples[at]
+        if not samples or np.isnan(ea):
+            return None
+        said = (
+            f"{found.class_names[of_class]} at {found.site_names[site]}: error asymmetry {number_text(ea, True)}, "
+            f"missed {number_text(errors.missed[at])}, false alarm {number_text(errors.false_alarm[at])}, "
+            f"{percent(errors.accuracy[at])} of {samples:,} recognised"
         )
-        for column in range(len(sites))
-        for row in range(len(classes))
-        if counts[column, row]
-    ]
-    return Map(_names(holdings.site_names, sites), _names(found.class_names, classes), tuple(cells))
+        return Pair(f"ea{int(np.searchsorted(_STEPS, ea))}", _short(ea), said, not errors.enough[at])
+
+    return _map(found, found.site_names, sites, classes, pair)
 
 
-def _names(names: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
-    return tuple(names[at] for at in places)
+def holdings_map(found: Diagnosis) -> SiteMap | None:
+    """Samples of every class that each site trained on; sites stand as in the other map where they are the same."""
+    names, counts = found.holdings.site_names, found.holdings.counts
+    if not names:
+        return None
+    classes, sites = _mapped(found)
+    if names != found.site_names:
+        sites = list(range(min(len(names), _MOST_SITES)))
+    places = depth(counts, int(counts.max(initial=1)))
+
+    def pair(site: int, of_class: int) -> Pair | None:
+        count = counts[site, of_class]
+        colour = min(int(_COUNT_COLOURS * places[site, of_class]), _COUNT_COLOURS - 1)
+        said = f"{names[site]}: {number(count)} of {found.class_names[of_class]}"
+        return Pair(f"n{colour}", _short(count), said) if count else None
+
+    return _map(found, names, sites, classes, pair)
 
 
 def _short(value: float) -> str:
@@ -121,56 +118,32 @@ def _short(value: float) -> str:
     return "≈0" if text == ".00" else text
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A class in the label of a sample: prediction and calibrated label, from zero to where they reach."""
+class LabelBars(NamedTuple):
+    """Classes in the label of a sample, on an axis from ``low`` to ``high``."""
 
-    name: str
-    own: bool
-    prediction: str
-    label: str
-    prediction_bar: tuple[float, float]  # left end and width
-    label_bar: tuple[float, float]
-    negative: bool
-    counted: str
-
-
-@dataclass(frozen=True)
-class Bars:
-    bars: tuple[Bar, ...]
-    zero: float
+    bars: list[dict[str, Any]]
+    low: float
+    high: float
     left_out: int
 
 
-def label_bars(found: Diagnosis, sample: Sample, counts: np.ndarray) -> Bars:
+def label_bars(found: Diagnosis, sample: TypicalSample, counts: np.ndarray) -> LabelBars:
     """The true class, and the others whose label or prediction is largest."""
-    own = sample.of_class
     weight = np.maximum(np.abs(sample.label), sample.prediction)
-    weight[own] = np.inf
+    weight[sample.of_class] = np.inf
     shown = np.argsort(-weight, kind="stable")[:_MOST_BARS].tolist()
-    low = min(0.0, float(sample.label[shown].min()))
-    high = max(1.0, float(sample.label[shown].max()))
-
-    def at(value: float) -> float:
-        return 100 * (value - low) / (high - low)
-
-    def bar(value: float) -> tuple[float, float]:
-        return round(min(at(value), at(0)), 2), round(abs(at(value) - at(0)), 2)
-
+    low, high = min(0.0, float(sample.label[shown].min())), max(1.0, float(sample.label[shown].max()))
     bars = [
-        Bar(
-            found.class_names[one],
-            one == own,
-            _fraction(sample.prediction[one]),
-            _fraction(sample.label[one]),
-            bar(float(sample.prediction[one])),
-            bar(float(sample.label[one])),
-            bool(sample.label[one] < 0),
-            number(counts[one]),
-        )
-        for one in shown
+        {
+            "name": found.class_names[at],
+            "own": at == sample.of_class,
+            "counted": number(counts[at]),
+            "values": [("p", float(sample.prediction[at])), ("q", float(sample.label[at]))],
+            "texts": [_fraction(sample.prediction[at]), _fraction(sample.label[at])],
+        }
+        for at in shown
     ]
-    return Bars(tuple(bars), round(at(0), 2), len(sample.label) - len(shown))
+    return LabelBars(bars, low, high, len(sample.label) - len(shown))
 
 
 def _fraction(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from fedga.diagnosis.diagnosis import Diagnosis
 
 FORMAT = "fedga-diagnosis-1"
-Row = dict[str, Any]
+Record = dict[str, Any]  # a row by the names of its columns
+_FIELDS = {name: name for name in ("samples", "predicted", "accuracy", "missed", "false_alarm")}
+_FIELDS |= {"ea": "asymmetry", "ea_low": "low", "ea_high": "high", "enough_samples": "enough"}
 
 
 def as_dict(found: Diagnosis) -> dict[str, Any]:
@@ -40,45 +43,47 @@ def as_dict(found: Diagnosis) -> dict[str, Any]:
     return {name: _plain(value) for name, value in content.items()}
 
 
-def class_rows(found: Diagnosis) -> list[Row]:
+def as_json(found: Diagnosis) -> str:
+    return json.dumps(as_dict(found), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def class_rows(found: Diagnosis) -> list[Record]:
     """One row per class, in their order."""
-    low, high = found.bounds
-    rows = []
-    for at, name in enumerate(found.class_names):
-        row = {"class": name, "trained_on": float(found.holdings.totals[at]), **_errors(found.everywhere, at)}
-        rows.append(row | {"bound_low": float(low[at]), "bound_high": float(high[at])})
-    return rows
+    bounds = zip(found.class_names, found.holdings.totals.tolist(), *map(np.ndarray.tolist, found.bounds), strict=True)
+    return [
+        {"class": name, "trained_on": trained, **_errors(found.everywhere, at), "bound_low": low, "bound_high": high}
+        for at, (name, trained, low, high) in enumerate(bounds)
+    ]
 
 
-def site_rows(found: Diagnosis) -> list[Row]:
+def site_rows(found: Diagnosis) -> list[Record]:
     """One row per site, in their order."""
     if found.sites is None:
         return []
     rows = []
     for at, name in enumerate(found.site_names):
         errors = found.sites.at(at)
-        row: Row = {"site": name, "samples": int(errors.samples.sum()), "accuracy": float(errors.overall_accuracy)}
-        row |= {"classes": int((errors.samples > 0).sum()), "ea_ratio": float(errors.ratio)}
         worst = worst_class(errors)
+        row: Record = {"site": name, "samples": int(errors.samples.sum()), "accuracy": float(errors.overall_accuracy)}
+        row |= {"classes": int((errors.samples > 0).sum()), "ea_ratio": float(errors.ratio)}
         row["worst_class"] = None if worst is None else found.class_names[worst]
         row["worst_ea"] = math.nan if worst is None else float(errors.asymmetry[worst])
         rows.append(row)
     return rows
 
 
-def cell_rows(found: Diagnosis) -> list[Row]:
+def cell_rows(found: Diagnosis) -> list[Record]:
     """One row per site and class that it has samples of."""
     if found.sites is None:
         return []
     trained = dict(zip(found.holdings.site_names, found.holdings.counts, strict=False))
-    rows = []
-    for at, site in enumerate(found.site_names):
-        errors = found.sites.at(at)
-        for of_class in np.flatnonzero(errors.samples).tolist():
-            counted = float(trained[site][of_class]) if site in trained else math.nan
-            row = {"site": site, "class": found.class_names[of_class], "trained_on": counted}
-            rows.append(row | _errors(errors, of_class))
-    return rows
+    unknown = np.full(len(found.class_names), math.nan)
+    return [
+        {"site": site, "class": found.class_names[of_class], "trained_on": float(trained.get(site, unknown)[of_class])}
+        | _errors(errors, of_class)
+        for site, errors in ((site, found.sites.at(at)) for at, site in enumerate(found.site_names))
+        for of_class in np.flatnonzero(errors.samples).tolist()
+    ]
 
 
 def worst_class(errors: Errors) -> int | None:
@@ -88,21 +93,11 @@ def worst_class(errors: Errors) -> int | None:
     return worst if scores[worst] > -np.inf else None
 
 
-def _errors(errors: Errors, at: int) -> Row:
-    return {
-        "samples": int(errors.samples[at]),
-        "predicted": int(errors.predicted[at]),
-        "accuracy": float(errors.accuracy[at]),
-        "missed": float(errors.missed[at]),
-        "false_alarm": float(errors.false_alarm[at]),
-        "ea": float(errors.asymmetry[at]),
-        "ea_low": float(errors.low[at]),
-        "ea_high": float(errors.high[at]),
-        "enough_samples": bool(errors.enough[at]),
-    }
+def _errors(errors: Errors, at: int) -> Record:
+    return {name: getattr(errors, field)[at].item() for name, field in _FIELDS.items()}
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[Record]) -> str:
     """The rows under their names; empty where a number is not known."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

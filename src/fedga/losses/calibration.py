@@ -12,7 +12,7 @@ q_i is negative; it is neither clamped nor normalised, for that is what makes th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from fedga.losses.checks import (
 
 Reduction = Literal["mean", "sum", "none"]
 Variant = Literal["soft", "aligned", "clamped", "through"]
+_CHOICES = {"reduction": get_args(Reduction), "variant": get_args(Variant)}
 
 
 def calibrated_labels(
@@ -174,7 +175,32 @@ def batch_class_counts(targets: Tensor, num_classes: int, mask: Tensor | None = 
     return (members * mask.unsqueeze(-1)).sum(-2, dtype=torch.float32)
 
 
-class GALoss(nn.Module):
+class CountedLoss(nn.Module):
+    """A loss with the counts of a client, or without any: then it counts every batch. Its settings are attributes."""
+
+    class_counts: Tensor | None
+
+    def __init__(self, class_counts: Tensor | None, **settings: Any) -> None:
+        super().__init__()
+        for name, value in settings.items():
+            if name in ("strength", "power"):
+                check_factor(name, value)
+            elif name in _CHOICES and value not in _CHOICES[name]:
+                raise unknown_name(name, value, _CHOICES[name])
+            setattr(self, name, value)
+        self._names = tuple(settings)
+        self.register_buffer("class_counts", class_counts, persistent=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._names}
+
+    def extra_repr(self) -> str:
+        counts = "per batch" if self.class_counts is None else self.class_counts.tolist()
+        return ", ".join([f"class_counts={counts}", *(f"{name}={value!r}" for name, value in self.settings.items())])
+
+
+class GALoss(CountedLoss):
     """:func:`ga_loss` as a module: called with logits [..., classes] and targets [...], it returns the loss.
 
     class_counts: [classes], how many samples of each class the client holds. They move with the module, and are not in
@@ -189,8 +215,6 @@ class GALoss(nn.Module):
     tensor(0.7578)
     """
 
-    class_counts: Tensor | None
-
     def __init__(
         self,
         class_counts: Tensor | Sequence[float] | None = None,
@@ -200,32 +224,14 @@ class GALoss(nn.Module):
         power: float = 1.0,
         variant: Variant = "soft",
     ) -> None:
-        super().__init__()
-        if reduction not in get_args(Reduction):
-            raise unknown_name("reduction", reduction, get_args(Reduction))
-        if variant not in get_args(Variant):
-            raise unknown_name("variant", variant, get_args(Variant))
-        check_factor("strength", strength)
-        check_factor("power", power)
         counts = None if class_counts is None else counts_to_align(class_counts)
-        self.register_buffer("class_counts", counts, persistent=False)
-        self.strength = strength
-        self.reduction: Reduction = reduction
-        self.power = power
-        self.variant: Variant = variant
+        super().__init__(counts, strength=strength, reduction=reduction, power=power, variant=variant)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         counts = self.class_counts
         if counts is None:
             counts = batch_class_counts(targets.reshape(-1), logits.shape[-1])
-        return _loss(logits, targets, counts, self.strength, self.reduction, self.power, self.variant)
-
-    def extra_repr(self) -> str:
-        counts = "per batch" if self.class_counts is None else self.class_counts.tolist()
-        return (
-            f"class_counts={counts}, strength={self.strength}, reduction={self.reduction!r}, "
-            f"power={self.power}, variant={self.variant!r}"
-        )
+        return _loss(logits, targets, counts, **self.settings)
 
 
 def _loss(
@@ -237,7 +243,7 @@ def _loss(
     power: float | Tensor,
     variant: Variant,
 ) -> Tensor:
-    """:func:`ga_loss` without a look at values, which :class:`GALoss` has checked once and for all."""
+    """:func:`ga_loss` without a check of values, which :class:`GALoss` has done once."""
     counts = checked_counts("logits", logits, targets, class_counts)
     z = logits.to(at_least_float32(logits))
     log_p = F.log_softmax(z, dim=-1)

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedga.errors import FedGAError, a_or_an
 
 MOST = 10**18  # samples of a class; int64 holds nine times as many
+_TOO_MANY = "class_counts must be at most 10**18, but one is more: divide all by the same number, only ratios matter"
 
 
 def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
@@ -22,7 +23,7 @@ def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
         counts = torch.as_tensor(class_counts).detach().clone()
     except (TypeError, ValueError, RuntimeError) as error:
         if "Overflow" in str(error):
-            raise _too_many() from None
+            raise FedGAError(_TOO_MANY) from None
         raise FedGAError(
             f"class_counts must be numbers in the order of the classes, not a {type(class_counts).__name__}: such as "
             "[100, 20, 5], or [counts[name] for name in class_names]"
@@ -32,7 +33,7 @@ def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
     if not torch.isfinite(counts).all() or (counts < 0).any():
         raise FedGAError(f"class_counts must be finite and not negative, but is {counts.tolist()}")
     if (counts.float() > MOST).any():
-        raise _too_many()
+        raise FedGAError(_TOO_MANY)
     # Whole numbers are exact as integers, and out of reach of module.half(), which overflows at 65,504.
     return counts.long() if torch.equal(counts, counts.round()) else counts
 
@@ -47,15 +48,8 @@ def counts_per_class(class_counts: Tensor | Sequence[Any]) -> Tensor:
 
 def counts_to_align(class_counts: Tensor | Sequence[Any]) -> Tensor:
     """`counts_per_class`, of which some are not 0."""
-    counts = counts_per_class(class_counts)
-    check_some(counts)
+    check_some(counts := counts_per_class(class_counts))
     return counts
-
-
-def _too_many() -> FedGAError:
-    return FedGAError(
-        "class_counts must be at most 10**18, but one is more: divide all by the same number, only their ratios matter"
-    )
 
 
 def check_some(counts: Tensor) -> None:
@@ -88,7 +82,7 @@ def is_at_hand(x: Tensor) -> bool:
 
 
 def of_target(x: Tensor, index: Tensor) -> Tensor:
-    """The entry of the true class: [..., 1]. Torch looks at every index anyway, so no target is looked at before."""
+    """The entry of the true class: [..., 1]. Torch checks every index anyway, so no target is checked before."""
     try:
         return x.gather(-1, index)
     except RuntimeError as error:

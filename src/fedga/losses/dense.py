@@ -11,20 +11,14 @@ A map of logits is read where it lies, and nothing of its size is kept for the b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedga.errors import FedGAError, unknown_name
-from fedga.losses.calibration import (
-    Reduction,
-    at_least_float32,
-    batch_class_counts,
-    reduced,
-    result_dtype,
-)
-from fedga.losses.checks import check_factor, check_tensors, counts_to_align, counts_to_keep, of_target
+from fedga.errors import FedGAError
+from fedga.losses.calibration import CountedLoss, Reduction, at_least_float32, batch_class_counts, reduced, result_dtype
+from fedga.losses.checks import check_tensors, counts_to_align, counts_to_keep, of_target
 
 
 def dense_ga_loss(
@@ -64,7 +58,7 @@ def dense_ga_loss(
     return reduced(torch.where(kept, loss - strength, 0.0), reduction, kept).to(result_dtype(logits))
 
 
-class DenseGALoss(nn.Module):
+class DenseGALoss(CountedLoss):
     """:func:`dense_ga_loss` as a module, in place of ``nn.CrossEntropyLoss(ignore_index=...)``.
 
     Called with logits [batch, classes, ...] and targets [batch, ...]. class_counts: [classes], how many pixels of each
@@ -76,7 +70,7 @@ class DenseGALoss(nn.Module):
     tensor(0.7653)
     """
 
-    class_counts: Tensor | None
+    ignore_index: int | None
 
     def __init__(
         self,
@@ -87,17 +81,8 @@ class DenseGALoss(nn.Module):
         reduction: Reduction = "mean",
         power: float = 1.0,
     ) -> None:
-        super().__init__()
-        if reduction not in get_args(Reduction):
-            raise unknown_name("reduction", reduction, get_args(Reduction))
         counts = None if class_counts is None else counts_to_align(class_counts)
-        check_factor("strength", strength)
-        check_factor("power", power)
-        self.register_buffer("class_counts", counts, persistent=False)
-        self.ignore_index = ignore_index
-        self.strength = strength
-        self.reduction: Reduction = reduction
-        self.power = power
+        super().__init__(counts, ignore_index=ignore_index, strength=strength, reduction=reduction, power=power)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         counts = self.class_counts
@@ -105,22 +90,7 @@ class DenseGALoss(nn.Module):
             labels = targets.reshape(-1)
             kept = kept_targets(labels, self.ignore_index)
             counts = batch_class_counts(labels, logits.shape[min(1, logits.ndim - 1)], kept)
-        return dense_ga_loss(
-            logits,
-            targets,
-            counts,
-            ignore_index=self.ignore_index,
-            strength=self.strength,
-            reduction=self.reduction,
-            power=self.power,
-        )
-
-    def extra_repr(self) -> str:
-        counts = "per batch" if self.class_counts is None else self.class_counts.tolist()
-        return (
-            f"class_counts={counts}, ignore_index={self.ignore_index}, strength={self.strength}, "
-            f"reduction={self.reduction!r}, power={self.power}"
-        )
+        return dense_ga_loss(logits, targets, counts, **self.settings)
 
 
 def kept_targets(targets: Tensor, ignore_index: int | None) -> Tensor:

@@ -17,20 +17,13 @@ here it is the rarer one at the client, so that either kind of one-sided client 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedga.errors import FedGAError, unknown_name
-from fedga.losses.calibration import (
-    Reduction,
-    at_least_float32,
-    binary_ga_loss,
-    reduced,
-    result_dtype,
-)
-from fedga.losses.checks import check_factor, check_tensors, counts_to_keep, is_at_hand, is_traced
+from fedga.errors import FedGAError
+from fedga.losses.calibration import CountedLoss, Reduction, at_least_float32, binary_ga_loss, reduced, result_dtype
+from fedga.losses.checks import check_tensors, counts_to_keep, is_at_hand, is_traced
 
 
 def multilabel_ga_loss(
@@ -71,10 +64,7 @@ def multilabel_ga_loss(
         raise FedGAError(f"targets must be from 0 to 1, or negative where unknown, but one is {above:g}")
     counts = torch.as_tensor(class_counts, device=logits.device)
     if counts.ndim < 2 or list(counts.shape[-2:]) != [logits.shape[-1], 2]:
-        raise FedGAError(
-            f"class_counts must be [{logits.shape[-1]}, 2], the samples without and with each label, "
-            f"but has shape {list(counts.shape)}: count them with multilabel_class_counts(targets)"
-        )
+        raise _no_pairs(logits.shape[-1], counts)
     known = targets >= 0
     z, t = torch.where(known, logits, 0.0), torch.where(known, targets, 0).to(at_least_float32(logits))
     if symmetric:
@@ -148,20 +138,17 @@ def multilabel_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
     return (1 - mean_over(targets > 0)) / mean_over(targets == 0)
 
 
-class MultilabelGALoss(nn.Module):
+class MultilabelGALoss(CountedLoss):
     """:func:`multilabel_ga_loss` as a module, in place of ``nn.BCEWithLogitsLoss()``.
 
-    Called with logits and targets of [..., classes]. class_counts: [classes, 2] from :func:`multilabel_class_counts`
-    of the client's own labels. They move with the module and are not in its ``state_dict``. Without them the samples
-    of each call are counted.
+    class_counts: [classes, 2] from :func:`multilabel_class_counts` of the client's own labels. They move with the
+    module and are not in its ``state_dict``. Without them the samples of each call are counted.
 
     >>> labels = torch.tensor([[1, 0], [0, 1], [0, 0], [0, 1]])
     >>> criterion = MultilabelGALoss(multilabel_class_counts(labels))
     >>> criterion(torch.zeros(4, 2), labels)
     tensor(0.6931)
     """
-
-    class_counts: Tensor | None
 
     def __init__(
         self,
@@ -171,29 +158,18 @@ class MultilabelGALoss(nn.Module):
         reduction: Reduction = "mean",
         symmetric: bool = True,
     ) -> None:
-        super().__init__()
-        if reduction not in get_args(Reduction):
-            raise unknown_name("reduction", reduction, get_args(Reduction))
-        check_factor("strength", strength)
         counts = None if class_counts is None else counts_to_keep(class_counts)
         if counts is not None and (counts.ndim != 2 or counts.shape[-1] != 2):
-            raise FedGAError(
-                f"class_counts must be [classes, 2], the samples without and with each label, "
-                f"but has shape {list(counts.shape)}: count them with multilabel_class_counts(targets)"
-            )
-        self.register_buffer("class_counts", counts, persistent=False)
-        self.strength = strength
-        self.reduction: Reduction = reduction
-        self.symmetric = symmetric
+            raise _no_pairs("classes", counts)
+        super().__init__(counts, strength=strength, reduction=reduction, symmetric=symmetric)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         counts = _batch_counts(targets) if self.class_counts is None else self.class_counts
-        return multilabel_ga_loss(
-            logits, targets, counts, strength=self.strength, reduction=self.reduction, symmetric=self.symmetric
-        )
+        return multilabel_ga_loss(logits, targets, counts, **self.settings)
 
-    def extra_repr(self) -> str:
-        counts = "per batch" if self.class_counts is None else self.class_counts.tolist()
-        return (
-            f"class_counts={counts}, strength={self.strength}, reduction={self.reduction!r}, symmetric={self.symmetric}"
-        )
+
+def _no_pairs(classes: int | str, counts: Tensor) -> FedGAError:
+    return FedGAError(
+        f"class_counts must be [{classes}, 2], the samples without and with each label, but has shape "
+        f"{list(counts.shape)}: count them with multilabel_class_counts(targets)"
+    )

@@ -39,10 +39,7 @@ def error_asymmetry(probs: Tensor, targets: Tensor, num_classes: int | None = No
 
 
 def ea_ratio(probs: Tensor, targets: Tensor, num_classes: int | None = None) -> Tensor:
-    """Largest over smallest error asymmetry of any class, 1 if unbiased: a scalar.
-
-    probs: [samples, classes] predicted probabilities (softmax applied once), targets: [samples] class indices; tensors,
-    arrays or lists.
+    """Largest over smallest error asymmetry of any class, 1 if unbiased: a scalar. See :func:`error_asymmetry`.
 
     >>> probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.5, 0.5]])
     >>> ea_ratio(probs, torch.tensor([0, 0, 1]))
@@ -71,9 +68,7 @@ def binary_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
     if not ((probs >= 0) & (probs <= 1)).all():
         raise FedGAError("probs must lie between 0 and 1, but some do not: apply sigmoid to logits first, once")
     positive = targets > 0
-    missed = 1 - probs[positive].mean()
-    false_alarm = probs[~positive].mean()
-    return missed / false_alarm
+    return (1 - probs[positive].mean()) / probs[~positive].mean()
 
 
 SUM_TOLERANCE = 0.01  # probabilities in bfloat16 miss 1 by less
@@ -82,7 +77,7 @@ SUM_TOLERANCE = 0.01  # probabilities in bfloat16 miss 1 by less
 def check_probabilities(
     probs: Tensor, kept: Tensor | None = None, remedy: str = "apply softmax to logits first, once"
 ) -> None:
-    """Refuse what cannot be probabilities: [..., classes]; only the samples ``kept [...]`` are looked at."""
+    """Refuse what cannot be probabilities: [..., classes]; only the samples ``kept [...]`` are checked."""
     sound = (probs >= 0).all(-1) & ((probs.sum(-1) - 1).abs() < SUM_TOLERANCE)
     wrong = ~sound if kept is None else ~sound & kept
     if wrong.any():
@@ -139,9 +134,7 @@ def errors_from_means(means: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def asymmetry_from_means(means: Tensor) -> Tensor:
-    """Error asymmetry of each class, Eq. (5): [..., classes].
-
-    means: [..., classes, classes] from :func:`mean_predictions`, a row of NaN for a class with no samples.
+    """Error asymmetry of each class, Eq. (5): [..., classes], of means from :func:`mean_predictions`.
 
     >>> asymmetry_from_means(torch.tensor([[0.75, 0.25], [0.5, 0.5]]))
     tensor([0.5000, 2.0000])
@@ -217,8 +210,6 @@ def forgetting(before: Tensor, after: Tensor, class_counts: Tensor) -> Forgettin
 
 def class_kinds(class_counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Which classes are frequent, rare and missing at a client: three masks, bool [..., classes].
-
-    class_counts: [..., classes] of the client.
 
     A class is *frequent* if the client holds at least its mean count over all classes, *missing* if it holds none, and
     *rare* in between.

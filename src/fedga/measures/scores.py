@@ -37,8 +37,6 @@ def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> 
 def recall(confusion: Tensor) -> Tensor:
     """Accuracy on the samples of each true class: [..., classes], NaN for a class with no samples.
 
-    confusion: [..., classes, classes].
-
     >>> recall(torch.tensor([[3, 1], [0, 0]]))
     tensor([0.7500,    nan])
     """
@@ -47,8 +45,6 @@ def recall(confusion: Tensor) -> Tensor:
 
 def accuracy(confusion: Tensor) -> Tensor:
     """Part of the samples that were predicted right: [...].
-
-    confusion: [..., classes, classes].
 
     >>> accuracy(torch.tensor([[3, 1], [2, 4]]))
     tensor(0.7000)
@@ -59,8 +55,6 @@ def accuracy(confusion: Tensor) -> Tensor:
 def balanced_accuracy(confusion: Tensor) -> Tensor:
     """Mean recall over the classes that have samples: [...], as scikit-learn's ``balanced_accuracy_score``.
 
-    confusion: [..., classes, classes].
-
     >>> balanced_accuracy(torch.tensor([[3, 1, 0], [1, 1, 0], [0, 0, 0]]))
     tensor(0.6250)
     """
@@ -69,8 +63,6 @@ def balanced_accuracy(confusion: Tensor) -> Tensor:
 
 def macro_f1(confusion: Tensor) -> Tensor:
     """Mean over classes of the F1 score: [...].
-
-    confusion: [..., classes, classes].
 
     A class that occurs in neither truth nor prediction is left out; one that occurs in either but is never predicted
     right scores 0. scikit-learn's ``f1_score(average="macro", zero_division=0)`` and torchmetrics'

@@ -186,7 +186,10 @@ class ClassForgetting(Metric):
         for place, (name, preds) in enumerate((("before", before), ("after", after))):
             if preds is not None:
                 preds = _as_tensor(name, preds, self.device)
-                right = (_labels(name, preds, target, self.num_classes) == target).reshape(-1)
+                if preds.is_floating_point() or preds.shape != target.shape:
+                    _check_predictions(name, preds, target, self.num_classes)
+                    preds = preds.argmax(1)
+                right = (preds == target).reshape(-1)
                 self.hits[place] += _counted(torch.where(right, rows, self.num_classes), self.num_classes)
                 self.samples[place] += _counted(rows, self.num_classes)
 
@@ -251,26 +254,15 @@ def _rows(target: Tensor, num_classes: int, ignore_index: int | None, validate: 
     if validate:
         wrong = target[kept & ((target < 0) | (target >= num_classes))]
         if len(wrong):
-            raise _no_class(int(wrong[0]), target[kept], num_classes)
+            remedy = f"pass ignore_index={wrong[0]} to leave such samples out"
+            if target[kept].min() >= 1 and target[kept].max() == num_classes:  # that remedy would cost a class
+                remedy = "labels count from 0, and these seem to count from 1, so subtract 1"
+            raise FedGAError(f"target holds {wrong[0]}, but the classes are 0 to {num_classes - 1}: {remedy}")
     return torch.where(kept, target, num_classes)
-
-
-def _no_class(wrong: int, labels: Tensor, num_classes: int) -> FedGAError:
-    remedy = f"pass ignore_index={wrong} to leave such samples out"
-    if labels.min() >= 1 and labels.max() == num_classes:  # that remedy would cost a class
-        remedy = "labels count from 0, and these seem to count from 1, so subtract 1"
-    return FedGAError(f"target holds {wrong}, but the classes are 0 to {num_classes - 1}: {remedy}")
 
 
 def _counted(rows: Tensor, num_classes: int) -> Tensor:
     return torch.bincount(rows, minlength=num_classes + 1)[:num_classes]
-
-
-def _labels(name: str, preds: Tensor, target: Tensor, num_classes: int) -> Tensor:
-    if not preds.is_floating_point() and preds.shape == target.shape:
-        return preds
-    _check_predictions(name, preds, target, num_classes)
-    return preds.argmax(1)
 
 
 def _moved_only(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -292,6 +284,5 @@ def _by_torchmetrics(metric: Metric, val: Any, ax: Axes | None) -> tuple[Figure,
     return _with_figure(ax)
 
 
-def _with_figure(ax: Axes) -> tuple[Figure, Axes]:
-    figure: Any = ax.get_figure()
-    return figure, ax
+def _with_figure(ax: Any) -> tuple[Figure, Axes]:
+    return ax.get_figure(), ax

@@ -1,28 +1,12 @@
-"""The data sets known by name: what they are, what their files are called, where on the Hugging Face Hub they lie.
-
-Downloads are pinned to a full commit, so the name on the Hub may move on without changing a study. Where the SHA-256
-of a file is known it stands here too; of the other files the Hub itself states the SHA-256 for the pinned commit, and
-that one is compared.
-"""
+"""The data sets known by name, of ``datasets.toml``, and how they are called and ordered in tables."""
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import PurePath
-
-_DIGITS = tuple("0123456789")
-_FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_CIFAR100 = (
-    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "
-    "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
-    "elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard "
-    "lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear "
-    "pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark "
-    "shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone "
-    "television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
-)
+from pathlib import Path, PurePath
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -78,168 +62,16 @@ class Source:
         return (*parquet, *self.originals)
 
 
-_IDX = (
-    "train-images-idx3-ubyte[.gz]",
-    "train-labels-idx1-ubyte[.gz]",
-    "t10k-images-idx3-ubyte[.gz]",
-    "t10k-labels-idx1-ubyte[.gz]",
-)
+def _read(name: str, fields: dict[str, Any]) -> Source:
+    hub = fields.pop("hub", None)
+    if hub is not None:
+        hub |= {split: HubFile(**hub[split]) for split in ("train", "test")}
+    lists = {field: tuple(value) for field, value in fields.items() if isinstance(value, list)}
+    return Source(name, **(fields | lists), hub=None if hub is None else Hub(**hub))
 
-_ALL = (
-    Source(
-        name="digits",
-        title="Optical recognition of handwritten digits",
-        classes=10,
-        train_samples=1438,
-        test_samples=359,
-        shape=(1, 8, 8),
-        licence="CC BY 4.0, inside scikit-learn (BSD-3-Clause)",
-        citation="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Repository, 1998",
-        class_names=_DIGITS,
-        aliases=("sklearn-digits", "load-digits"),
-    ),
-    Source(
-        name="mnist",
-        title="MNIST handwritten digits",
-        classes=10,
-        train_samples=60_000,
-        test_samples=10_000,
-        shape=(1, 28, 28),
-        licence="MIT, as stated on the Hub",
-        citation="LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, 1998",
-        class_names=_DIGITS,
-        hub=Hub(
-            "ylecun/mnist",
-            "77f3279092a1c1579b2250db8eafed0ad422088c",
-            "mnist",
-            HubFile(
-                "mnist/train-00000-of-00001.parquet", "f2c01285a9f89399335b00ee4e8d499dc4e46db5e39c74903ce5618d895eb3bf"
-            ),
-            HubFile(
-                "mnist/test-00000-of-00001.parquet", "d49fcf556ce25b002b302e318ce4a11098bbfe5d4499c3f35d7c72297c52374b"
-            ),
-        ),
-        stems=("mnist",),
-        originals=_IDX,
-    ),
-    Source(
-        name="fashion-mnist",
-        title="Fashion-MNIST articles of clothing",
-        classes=10,
-        train_samples=60_000,
-        test_samples=10_000,
-        shape=(1, 28, 28),
-        licence="MIT",
-        citation="Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset, arXiv:1708.07747, 2017",
-        class_names=_FASHION,
-        hub=Hub(
-            "zalando-datasets/fashion_mnist",
-            "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2",
-            "fashion_mnist",
-            HubFile("fashion_mnist/train-00000-of-00001.parquet"),
-            HubFile("fashion_mnist/test-00000-of-00001.parquet"),
-        ),
-        aliases=("fmnist",),
-        stems=("fashion-mnist", "fashion_mnist"),
-        originals=tuple(f"FashionMNIST/raw/{name}" for name in _IDX),
-    ),
-    Source(
-        name="cifar10",
-        title="CIFAR-10 small pictures",
-        classes=10,
-        train_samples=50_000,
-        test_samples=10_000,
-        shape=(3, 32, 32),
-        licence="none stated by its authors; free for research with citation",
-        citation="Krizhevsky, Learning multiple layers of features from tiny images, 2009",
-        class_names=_CIFAR10,
-        hub=Hub(
-            "uoft-cs/cifar10",
-            "0b2714987fa478483af9968de7c934580d0bb9a2",
-            "plain_text",
-            HubFile(
-                "plain_text/train-00000-of-00001.parquet",
-                "8428b53a88a11ac374111006708df51469e315a22ac6d66470afd9c78d2ae883",
-            ),
-            HubFile(
-                "plain_text/test-00000-of-00001.parquet",
-                "841389e6f2d64f28bf17310e430aebac20ec3ba611a3c5e231dc93c645ce84de",
-            ),
-        ),
-        stems=("cifar10", "cifar-10"),
-        originals=("cifar-10-batches-py/", "cifar-10-python.tar.gz"),
-    ),
-    Source(
-        name="cifar100",
-        title="CIFAR-100 small pictures, fine labels",
-        classes=100,
-        train_samples=50_000,
-        test_samples=10_000,
-        shape=(3, 32, 32),
-        licence="none stated by its authors; free for research with citation",
-        citation="Krizhevsky, Learning multiple layers of features from tiny images, 2009",
-        class_names=tuple(_CIFAR100.split()),
-        hub=Hub(
-            "uoft-cs/cifar100",
-            "aadb3af77e9048adbea6b47c21a81e47dd092ae5",
-            "cifar100",
-            HubFile(
-                "cifar100/train-00000-of-00001.parquet",
-                "694865d6b990e234804f01268586c41e88bcbbb75e20858432c05ad4081aca23",
-            ),
-            HubFile(
-                "cifar100/test-00000-of-00001.parquet",
-                "98776c529bb146a9c791229df74a5cf076be9b43d82dbbd334b6a7788d73dc68",
-            ),
-        ),
-        stems=("cifar100", "cifar-100"),
-        originals=("cifar-100-python/", "cifar-100-python.tar.gz"),
-    ),
-    Source(
-        name="svhn",
-        title="Street View House Numbers, cropped digits",
-        classes=10,
-        train_samples=73_257,
-        test_samples=26_032,
-        shape=(3, 32, 32),
-        licence="non-commercial use only",
-        citation="Netzer et al., Reading digits in natural images with unsupervised feature learning, 2011",
-        class_names=_DIGITS,
-        hub=Hub(
-            "ufldl-stanford/svhn",
-            "f9e1717d73324ebbc1ece84267ccd80d0aca0690",
-            "cropped_digits",
-            HubFile("cropped_digits/train-00000-of-00001.parquet"),
-            HubFile("cropped_digits/test-00000-of-00001.parquet"),
-        ),
-        aliases=("svhn-cropped",),
-        stems=("svhn", "svhn_cropped"),
-        originals=("train_32x32.mat", "test_32x32.mat"),
-    ),
-    Source(
-        name="tiny-imagenet",
-        title="Tiny-ImageNet, 200 classes of ImageNet at 64x64; its validation split is the test set",
-        classes=200,
-        train_samples=100_000,
-        test_samples=10_000,
-        shape=(3, 64, 64),
-        licence="ImageNet's terms: non-commercial research and education",
-        citation="Le and Yang, Tiny ImageNet visual recognition challenge, Stanford CS 231N, 2015",
-        hub=Hub(
-            "zh-plus/tiny-imagenet",
-            "5a77092c28e51558c5586e9c5eb71a7e17a5e43f",
-            "data",
-            HubFile("data/train-00000-of-00001-1359597a978bc4fa.parquet"),
-            HubFile("data/valid-00000-of-00001-70d52db3c749a935.parquet"),
-        ),
-        aliases=("tiny-imagenet-200",),
-        stems=("tiny-imagenet", "tiny_imagenet"),
-        test_splits=("valid", "validation", "val", "test"),
-        originals=("tiny-imagenet-200/",),
-    ),
-)
 
-SOURCES: dict[str, Source] = {source.name: source for source in _ALL}
+_TABLES = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text(encoding="utf-8"))
+SOURCES: dict[str, Source] = {name: _read(name, fields) for name, fields in _TABLES.items()}
 
 
 def plain(name: str) -> str:
@@ -252,7 +84,7 @@ def plain(name: str) -> str:
 
 
 _BY_PLAIN_NAME = {
-    plain(spelling): source for source in _ALL for spelling in (source.name, *source.aliases, *source.stems)
+    plain(spelling): source for source in SOURCES.values() for spelling in (source.name, *source.aliases, *source.stems)
 }
 
 

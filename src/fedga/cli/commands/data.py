@@ -1,4 +1,4 @@
-"""`fedga data`: which data sets there are, fetching one, looking at how it is dealt out."""
+"""`fedga data`: which data sets there are, fetching one, showing how it is partitioned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from fedga.cli.checks import check_data_dir, check_data_variable
 from fedga.cli.commands.run import help_text
 from fedga.cli.console import out, say
-from fedga.data import SOURCES, Dataset, load_dataset
+from fedga.data import SOURCES, load_dataset
 from fedga.data.sources import is_here, own_datasets
 from fedga.errors import FedGAError, unknown_name
 from fedga.report.terminal import Column, make_table
@@ -21,7 +21,7 @@ from fedga.spec.grid import build_sweep, parse_list
 from fedga.spec.kinds import Number
 from fedga.spec.settings import SETTINGS, RunSpec
 
-app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
+app = typer.Typer(help="List, fetch and show data sets.", no_args_is_help=True)
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with data files, else FEDGA_DATA.")]
 
@@ -30,22 +30,14 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with da
 def list_sources(data_dir: DataDir = None) -> None:
     """The data sets known by name, and whether a copy is on this machine."""
     check_data_dir(data_dir)
-    rows = [
-        (
-            source.name,
-            str(source.classes),
-            f"{source.train_samples:,}",
-            f"{source.test_samples:,}",
-            "×".join(map(str, source.shape)),
-            "yes" if is_here(source.name, data_dir) else "no",
-            source.licence,
-        )
-        for source in SOURCES.values()
-    ]
-    headings = ("name", "classes", "train", "test", "shape", "here", "licence")
     columns = [
-        Column(heading, [Text(cell) for cell in cells], "right" if heading in ("classes", "train", "test") else "left")
-        for heading, cells in zip(headings, zip(*rows, strict=True), strict=True)
+        Column("name", [Text(source.name) for source in SOURCES.values()], "left"),
+        Column("classes", [Text(str(source.classes)) for source in SOURCES.values()], "right"),
+        Column("train", [Text(f"{source.train_samples:,}") for source in SOURCES.values()], "right"),
+        Column("test", [Text(f"{source.test_samples:,}") for source in SOURCES.values()], "right"),
+        Column("shape", [Text("×".join(map(str, source.shape))) for source in SOURCES.values()], "left"),
+        Column("here", [Text("yes" if is_here(name, data_dir) else "no") for name in SOURCES], "left"),
+        Column("licence", [Text(source.licence) for source in SOURCES.values()], "left"),
     ]
     caption = "Your own: the path of a .npz, .csv or .parquet file, or of a picture folder."
     if mine := own_datasets():
@@ -103,20 +95,22 @@ def show(
     names = dataset.client_names if spec.partition == "natural" else ()
     shown = (federation.class_counts, dataset.class_names, title)
     out.print(label_heatmap_text(*shown, client_names=names))
+    alpha_text = "" if spec.alpha is None else f"-alpha{spec.alpha:g}"
+    target = picture or Path(f"{Path(dataset.name).stem}-{spec.partition}{alpha_text}")
     try:
         figure = label_heatmap(*shown, client_names=names)
-        said = "picture: " + ", ".join(map(str, save(figure, _without_ending(picture) or _default_name(dataset, spec))))
+        ended = target.suffix.lower() in (".png", ".svg", ".pdf")
+        saved = "picture: " + ", ".join(map(str, save(figure, target.with_suffix("") if ended else target)))
     except FedGAError as error:
         if picture is not None:
             raise
-        said = f"no picture: {error}"
-    missing = (federation.class_counts == 0).mean()
-    sizes = federation.sizes
+        saved = f"no picture: {error}"
+    missing, sizes = (federation.class_counts == 0).mean(), federation.sizes
     say(
         f"{sizes.min()} to {sizes.max()} samples per client, {sizes.sum():,} of {len(dataset.train_targets):,} used; "
         f"a client lacks {missing * dataset.num_classes:.1f} of {dataset.num_classes} classes on average"
     )
-    say(said)
+    say(saved)
 
 
 def _one_run(dataset: str, written: Mapping[str, str]) -> RunSpec:
@@ -127,11 +121,3 @@ def _one_run(dataset: str, written: Mapping[str, str]) -> RunSpec:
             raise FedGAError(f"{SETTINGS[name].flag} {written[name]!r} lists several values: give one, for one picture")
     [spec] = build_sweep({**given, "dataset": [dataset], "algorithm": ["fedavg"], "active": [1]}).runs
     return spec
-
-
-def _without_ending(path: Path | None) -> Path | None:
-    return path.with_suffix("") if path is not None and path.suffix.lower() in (".png", ".svg", ".pdf") else path
-
-
-def _default_name(dataset: Dataset, spec: RunSpec) -> str:
-    return f"{Path(dataset.name).stem}-{spec.partition}{'' if spec.alpha is None else f'-alpha{spec.alpha:g}'}"

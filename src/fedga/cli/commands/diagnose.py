@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from fedga.cli.checks import check_data_dir
 from fedga.cli.console import out, say
@@ -16,75 +15,47 @@ from fedga.spec.kinds import Number
 
 if TYPE_CHECKING:
     from fedga.diagnosis import Diagnosis
-    from fedga.diagnosis.reading.columns import Options
 
 _FORMATS = ("table", "json")
-_OF_PREDICTIONS = ("--site-column", "--probability-columns", "--class-counts", "--logits")
-_OF_MODELS = ("--dataset", "--model", "--client-column", "--data-dir", "--device")
 _ANY = "auto"
+
+
+def _option(flag: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002 - typer's name
+    return typer.Option(flag, help=help, metavar=metavar)
 
 
 def diagnose(
     source: Annotated[
         Path, typer.Argument(help="Predictions (.csv, .parquet, .npz), or a saved model (.safetensors).")
     ],
-    label_column: Annotated[
-        str | None, typer.Option("--label-column", help="Column that holds the true class.", metavar="NAME")
-    ] = None,
+    label_column: Annotated[str | None, _option("--label-column", "Column of the true class.", "NAME")] = None,
     site_column: Annotated[
-        str | None,
-        typer.Option(
-            "--site-column",
-            help="Column that says whose sample it is: site, hospital or client; or none.",
-            metavar="NAME",
-        ),
+        str | None, _option("--site-column", "Column of the site, hospital or client; or none.", "NAME")
     ] = None,
     probability_columns: Annotated[
         str | None,
-        typer.Option(
-            "--probability-columns",
-            help="Columns of probabilities, such as cat,dog or 'p_*'; all columns of numbers if left out.",
-            metavar="NAMES",
-        ),
+        _option("--probability-columns", "Columns such as cat,dog or 'p_*'; all numbers if omitted.", "NAMES"),
     ] = None,
     class_counts: Annotated[
         str | None,
-        typer.Option(
-            "--class-counts",
-            help="Samples of each class that were trained on: cat=900,dog=30, or a .csv or .json file; the labels are "
-            "counted if left out.",
-            metavar="COUNTS",
-        ),
+        _option("--class-counts", "Training samples per class: cat=900,dog=30, .csv or .json.", "COUNTS"),
     ] = None,
-    logits: Annotated[
-        bool, typer.Option("--logits", help="Numbers are logits: a softmax makes them sum to 1.")
-    ] = False,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", help="Data for a saved model; those it was trained on if left out.")
-    ] = None,
+    logits: Annotated[bool, _option("--logits", "Numbers are logits: apply a softmax.")] = False,
+    dataset: Annotated[str | None, _option("--dataset", "Data for a saved model; else its training data.")] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", help="Network of a saved model that is not ours: package.module:Class. Its code is run."
-        ),
+        str | None, _option("--model", "Your network of a saved model, package.module:Class; is run.")
     ] = None,
     client_column: Annotated[
-        str | None, typer.Option("--client-column", help="Column of these data that names the client.", metavar="NAME")
+        str | None, _option("--client-column", "Column of these data that names the client.", "NAME")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder with data files, else FEDGA_DATA.")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="For a saved model: auto, cpu, cuda or cuda:1.")] = _ANY,
+    data_dir: Annotated[Path | None, _option("--data-dir", "Folder with data files, else FEDGA_DATA.")] = None,
+    device: Annotated[str, _option("--device", "For a saved model: auto, cpu, cuda or cuda:1.")] = _ANY,
     out_file: Annotated[
-        Path | None,
-        typer.Option("--out", help="The page; NAME-diagnosis.html in this folder if left out.", metavar="FILE"),
+        Path | None, _option("--out", "The page; else NAME-diagnosis.html in this folder.", "FILE")
     ] = None,
-    no_page: Annotated[bool, typer.Option("--no-page", help="Write no files, only what is printed.")] = False,
-    format: Annotated[str, typer.Option("--format", help="What is printed: table or json.")] = "table",  # noqa: A002
-    fail_above: Annotated[
-        str | None,
-        typer.Option("--fail-above", help="Exit with code 1 if the EA ratio is above this.", metavar="RATIO"),
-    ] = None,
+    no_page: Annotated[bool, _option("--no-page", "Print only, write no files.")] = False,
+    format: Annotated[str, _option("--format", "What is printed: table or json.")] = "table",  # noqa: A002
+    fail_above: Annotated[str | None, _option("--fail-above", "Exit with code 1 above this EA ratio.", "RATIO")] = None,
 ) -> None:
     """Is this model forgetting somebody's rare class? One page says which one, where and by how much.
 
@@ -96,7 +67,6 @@ def diagnose(
     """
     if format not in _FORMATS:
         raise unknown_name("format", format, _FORMATS)
-    from fedga.diagnosis.reading.columns import Options
     from fedga.diagnosis.reading.target import check_target
 
     check_data_dir(data_dir)
@@ -106,18 +76,25 @@ def diagnose(
     page = out_file or Path(f"{source.stem}-diagnosis.html")
     if not no_page:
         check_target(page)
-    if source.suffix.lower() == ".safetensors":
-        _refuse(
-            source,
-            "a saved model",
-            zip(_OF_PREDICTIONS, (site_column, probability_columns, class_counts, logits), strict=True),
-        )
+    of_predictions: dict[str, object] = {"--site-column": site_column, "--probability-columns": probability_columns}
+    of_predictions |= {"--class-counts": class_counts, "--logits": logits}
+    of_models: dict[str, object] = {
+        "--dataset": dataset,
+        "--model": model,
+        "--client-column": client_column,
+        "--data-dir": data_dir,
+    }
+    of_models["--device"] = device if device != _ANY else None
+    saved = source.suffix.lower() == ".safetensors"
+    for option, value in (of_predictions if saved else of_models).items():
+        if value:
+            kind = "a saved model" if saved else "a file of predictions"
+            raise FedGAError(f"{source} is {kind}, to which {option} means nothing: leave it out")
+    if saved:
         found = _of_model(source, (dataset, label_column, client_column, data_dir), device, model)
     else:
-        given = (dataset, model, client_column, data_dir, device != _ANY)
-        _refuse(source, "a file of predictions", zip(_OF_MODELS, given, strict=True))
         columns = tuple(name.strip() for name in (probability_columns or "").split(",") if name.strip())
-        found = _of_predictions(source, Options(label_column, site_column, columns, logits), class_counts)
+        found = _of_predictions(source, (label_column, site_column, columns, logits), class_counts)
     files = [] if no_page else found.write(page)
     _print(found, format)
     if files:
@@ -127,28 +104,20 @@ def diagnose(
         raise typer.Exit(1)
 
 
-def _refuse(source: Path, kind: str, options: Iterable[tuple[str, object]]) -> None:
-    """Say which option means nothing here."""
-    for option, value in options:
-        if value:
-            raise FedGAError(f"{source} is {kind}, to which {option} means nothing: leave it out")
-
-
-def _of_predictions(source: Path, options: Options, class_counts: str | None) -> Diagnosis:
+def _of_predictions(source: Path, given: tuple[Any, ...], class_counts: str | None) -> Diagnosis:
     from fedga.cli.progress import decoding
     from fedga.diagnosis.counts import read_counts
     from fedga.diagnosis.diagnosis import diagnosis_of
+    from fedga.diagnosis.reading.columns import ColumnOptions
     from fedga.diagnosis.reading.predictions import read_predictions
 
     counts = None if class_counts is None else read_counts(class_counts)
     with decoding() as show:
-        predictions = read_predictions(source, options, show)
+        predictions = read_predictions(source, ColumnOptions(*given), show)
     return diagnosis_of(predictions, source.name, counts, "as given with --class-counts")
 
 
-def _of_model(
-    source: Path, given: tuple[str | None, str | None, str | None, Path | None], device: str, model: str | None
-) -> Diagnosis:
+def _of_model(source: Path, given: tuple[Any, ...], device: str, model: str | None) -> Diagnosis:
     from fedga.cli.progress import decoding
     from fedga.diagnosis.reading.model import DataOptions, diagnose_model
     from fedga.study.prepare import choose_device
@@ -158,18 +127,17 @@ def _of_model(
 
 
 def _print(found: Diagnosis, format: str) -> None:  # noqa: A002 - the flag is --format
-    from rich.text import Text
-
+    from fedga.diagnosis.numbers import as_json
     from fedga.diagnosis.shown import terminal_table
     from fedga.report.summary import number_text
     from fedga.report.writers import terminal
 
     if format == "json":
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
+        print(as_json(found))
         return
     out.print(Text(found.headline, style="bold"))
-    for finding in (*found.verdict.findings, *found.notes):
-        out.print(Text(f"- {finding}"))
+    for note in found.notes:
+        out.print(Text(f"- {note}"))
     table = terminal_table(found)
     if table.rows:  # there are errors
         out.print()

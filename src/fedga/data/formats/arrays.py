@@ -23,7 +23,7 @@ _INPUTS = ("x", "images", "image", "inputs", "data", "features")
 _LABELS = ("y", "labels", "label", "targets", "target")
 _CLIENTS = ("clients", "client", "client_ids", "client_id")
 _CLASS_NAMES = ("class_names", "classes", "label_names")
-_CHANNELS = (1, 3)
+CHANNELS = (1, 3)  # of a picture: grey, or colours
 _NAMED_ARRAYS = 20  # an error lists this many
 
 
@@ -43,7 +43,10 @@ def read_npz(path: Path, client_column: str | None = None) -> Parts:
                 f"{path} holds the arrays {listed(sorted(places), _NAMED_ARRAYS) or '(none)'}: call them x and y, or "
                 "x_train, y_train, x_test and y_test"
             )
-        clients = _clients(path, places, client_column)
+        if client_column is not None and client_column.lower() not in places:
+            raise unknown_name(f"client array of {path}", client_column, list(places)[:_NAMED_ARRAYS])
+        clients = _named(places, _CLIENTS, "train") or _named(places, _CLIENTS)
+        clients = clients if client_column is None else places[client_column.lower()]
         of_clients = None if clients is None else _flat(file.load(clients))
         train = Samples(_inputs(path, file.load(inputs)), _flat(file.load(labels)), str(path), of_clients)
         test = None
@@ -59,15 +62,6 @@ def _named(places: Mapping[str, str], stems: tuple[str, ...], split: str | None 
             if name in places:
                 return places[name]
     return None
-
-
-def _clients(path: Path, places: Mapping[str, str], asked: str | None) -> str | None:
-    if asked is not None:
-        if asked.lower() not in places:
-            raise unknown_name(f"client array of {path}", asked, list(places)[:_NAMED_ARRAYS])
-        return places[asked.lower()]
-    found = _named(places, _CLIENTS, "train")
-    return _named(places, _CLIENTS) if found is None else found
 
 
 def _flat(values: np.ndarray) -> np.ndarray:
@@ -105,10 +99,10 @@ def _inputs(path: Path, values: np.ndarray) -> np.ndarray:
         values = values.astype(np.uint8 if whole else np.float32)
     if values.ndim == 3:
         return values[:, None]
-    first, last = values.shape[1] in _CHANNELS, values.shape[3] in _CHANNELS
+    first, last = values.shape[1] in CHANNELS, values.shape[3] in CHANNELS
     if first == last:
         raise FedGAError(
-            f"{path} has pictures of shape {values.shape}, where it is not plain which axis is the channels: give 1 or "
+            f"{path} has pictures of shape {values.shape}, where it is not clear which axis is the channels: give 1 or "
             "3 channels, right after the samples"
         )
     return values if first else np.ascontiguousarray(values.transpose(0, 3, 1, 2))

@@ -46,6 +46,16 @@ def reading(path: Path | str, what: str) -> Iterator[None]:
         raise FedGAError(f"{path} is not {what}, or is damaged ({detail}): replace it by an intact copy") from error
 
 
+def guarded(path: Path, what: str, values: Iterator[Any]) -> Iterator[Any]:
+    """The values of a parser's iterator, each taken inside `reading`."""
+    while True:
+        with reading(path, what):
+            value = next(values, None)
+        if value is None:
+            return
+        yield value
+
+
 @contextmanager
 def within_memory(what: Path | str) -> Iterator[None]:
     """Where memory ends although nothing promised it would, name the file that it was needed for."""

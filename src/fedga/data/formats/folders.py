@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,14 +27,18 @@ class Listing:
     labels: tuple[str, ...]
 
     def read(self, channels: int | None, progress: Progress | None) -> Samples:
-        inputs = decode(
-            self._encoded, len(self.files), channels=channels, progress=progress, what=f"decoding {self.where}"
-        )
+        def encoded() -> Iterator[tuple[str, bytes]]:
+            return ((str(path), read_whole(path, "a picture")) for path in self.files)
+
+        what = f"decoding {self.where}"
+        inputs = decode(encoded, len(self.files), channels=channels, progress=progress, what=what)
         return Samples(inputs, np.array(self.labels, dtype=str), self.where)
 
-    def _encoded(self) -> Iterator[tuple[str, bytes]]:
-        for path in self.files:
-            yield str(path), read_whole(path, "a picture")
+
+def _listing(where: Path, pictures: Mapping[str, Sequence[Path]]) -> Listing:
+    """The pictures of every class."""
+    files = tuple(path for each in pictures.values() for path in each)
+    return Listing(str(where), files, tuple(name for name, each in pictures.items() for _ in each))
 
 
 @dataclass(frozen=True)
@@ -71,37 +75,26 @@ def image_folder(root: Path) -> PictureFolder:
 
 
 def _by_class(root: Path) -> Listing:
-    files: list[Path] = []
-    labels: list[str] = []
-    for folder in _subfolders(root):
-        pictures = _pictures_in(folder, root)
-        if not pictures:
-            raise FedGAError(
-                f"{folder} holds no pictures: put some there ({', '.join(sorted(SUFFIXES))}), or remove it"
-            )
-        files += pictures
-        labels += [folder.name] * len(pictures)
-    if not files:
+    pictures = {folder.name: _pictures_in(folder, root) for folder in _subfolders(root)}
+    if not pictures:
         raise FedGAError(f"{root} has no folders of pictures: make one folder per class in it, or give a file")
-    return Listing(str(root), tuple(files), tuple(labels))
+    if empty := next((name for name, found in pictures.items() if not found), None):
+        endings = ", ".join(sorted(SUFFIXES))
+        raise FedGAError(f"{root / empty} holds no pictures: put some there ({endings}), or remove it")
+    return _listing(root, pictures)
 
 
 def _pictures_in(folder: Path, root: Path) -> list[Path]:
     """All pictures under a class's folder; links to folders inside it are not followed, which might never end."""
     if root.resolve().is_relative_to(folder.resolve()):
         raise FedGAError(f"{folder} links to a folder that it lies in itself: put the pictures of one class there")
+
+    def refuse(error: OSError) -> None:  # else a folder that cannot be looked into would count as empty
+        raise error
+
     with reading(folder, "a folder of pictures"):
-        return sorted(
-            Path(base) / name
-            for base, _, names in os.walk(folder, onerror=_refuse)
-            for name in names
-            if Path(name).suffix.lower() in SUFFIXES
-        )
-
-
-def _refuse(error: OSError) -> None:
-    """A folder that cannot be looked into would else count as empty."""
-    raise error
+        files = (Path(base) / name for base, _, names in os.walk(folder, onerror=refuse) for name in names)
+        return sorted(path for path in files if path.suffix.lower() in SUFFIXES)
 
 
 def _subfolders(root: Path) -> Sequence[Path]:
@@ -116,28 +109,19 @@ def tiny_imagenet(root: Path) -> PictureFolder:
     """
     wnids = tuple(sorted(_lines(root / "wnids.txt")))
     _check_plain(root / "wnids.txt", wnids)
-    files: list[Path] = []
-    labels: list[str] = []
-    for wnid in wnids:
-        pictures = sorted(path for path in (root / "train" / wnid).glob("images/*") if path.suffix.lower() in SUFFIXES)
-        files += pictures
-        labels += [wnid] * len(pictures)
+    trained = {wnid: sorted((root / "train" / wnid).glob("images/*")) for wnid in wnids}
+    trained = {wnid: [path for path in found if path.suffix.lower() in SUFFIXES] for wnid, found in trained.items()}
     annotations = root / "val" / "val_annotations.txt"
     rows = [line.split("\t") for line in _lines(annotations)]
     if any(len(row) < 2 for row in rows):
-        raise FedGAError(
-            f"{annotations} has lines without a tab between picture and class: replace it by an intact copy"
-        )
+        raise FedGAError(f"{annotations} has lines without a tab after the picture: replace it by an intact copy")
     _check_plain(annotations, [row[0] for row in rows])
-    test = Listing(
-        str(root / "val"),
-        tuple(root / "val" / "images" / row[0] for row in rows),
-        tuple(row[1].strip() for row in rows),
-    )
+    files = tuple(root / "val" / "images" / row[0] for row in rows)
+    test = Listing(str(root / "val"), files, tuple(row[1].strip() for row in rows))
     absent = next((path for path in test.files if not path.is_file()), None)
     if absent is not None:
         raise FedGAError(f"{absent} is named in {annotations} but does not exist: unpack Tiny-ImageNet again")
-    return PictureFolder(Listing(str(root / "train"), tuple(files), tuple(labels)), test, wnids, channels=3)
+    return PictureFolder(_listing(root / "train", trained), test, wnids, channels=3)
 
 
 def _check_plain(path: Path, names: Sequence[str]) -> None:

@@ -65,19 +65,30 @@ def _decode(
     out = np.empty((0, channels or 1, 0, 0), dtype=np.uint8)
     expected = channels
     first, done = "", 0
+
+    def other_size(name: str, size: tuple[int, int]) -> FedGAError:
+        sizes = f"{size[0]}x{size[1]} pixels while {first} is {out.shape[3]}x{out.shape[2]}"
+        return FedGAError(f"{name} is {sizes}: bring all pictures to one size")
+
+    def other_number(found: str) -> FedGAError:
+        number = f"{found} pictures where {count} were promised"
+        return FedGAError(f"{what} found {number}: replace the file by an intact copy")
+
     for name, data in pictures:
         if done == count:
-            raise _other_number(what, f"more than {count}", count)
+            raise other_number(f"more than {count}")
         picture = _opened(pillow, name, data)
         found = _channels(name, picture.mode)
-        if expected is None:
-            expected = found
+        expected = expected or found
         if channels is None and found > expected:
             raise _ColourFoundError
+        pixels = math.prod(picture.size)
         if done == 0:
-            _check_memory(name, picture.size, expected, count)
-        elif math.prod(picture.size) != math.prod(out.shape[2:]):  # loading may turn it by a quarter, no more
-            raise _other_size(name, picture.size, first, out)
+            size = f"{count:,} pictures of {picture.size[0]:,}x{picture.size[1]:,} pixels,"
+            needed = (count * expected + _BYTES_PER_PIXEL) * pixels
+            require_memory(needed, f"{name} and the others, {size}", _SMALLER)
+        elif pixels != math.prod(out.shape[2:]):  # loading may turn it by a quarter, no more
+            raise other_size(name, picture.size)
         with reading(name, "a picture"):
             picture.load()
         mode = "L" if expected == 1 else "RGB"
@@ -87,14 +98,14 @@ def _decode(
         if done == 0:
             out, first = np.empty((count, expected, height, width), dtype=np.uint8), name
         elif (height, width) != out.shape[2:]:
-            raise _other_size(name, picture.size, first, out)
-        pixels = np.frombuffer(picture.tobytes(), dtype=np.uint8).reshape(height, width, expected)
-        out[done] = pixels.transpose(2, 0, 1)
+            raise other_size(name, picture.size)
+        values = np.frombuffer(picture.tobytes(), dtype=np.uint8).reshape(height, width, expected)
+        out[done] = values.transpose(2, 0, 1)
         done += 1
         if progress is not None and (done % _REPORT_EVERY == 0 or done == count):
             progress(what, done, count)
     if done != count:
-        raise _other_number(what, str(done), count)
+        raise other_number(str(done))
     return out
 
 
@@ -104,33 +115,10 @@ def _opened(pillow: Any, name: str, data: bytes) -> Any:
         try:
             return pillow.open(io.BytesIO(data), formats=_FORMATS)
         except pillow.DecompressionBombError:
-            most = 2 * pillow.MAX_IMAGE_PIXELS
-            raise FedGAError(f"{name} has more than {most:,} pixels: {_SMALLER}") from None
-
-
-def _check_memory(name: str, size: tuple[int, int], channels: int, count: int) -> None:
-    pixels = math.prod(size)
-    require_memory(
-        count * channels * pixels + _BYTES_PER_PIXEL * pixels,
-        f"{name} and the others, {count:,} pictures of {size[0]:,}x{size[1]:,} pixels,",
-        _SMALLER,
-    )
-
-
-def _other_size(name: str, size: tuple[int, int], first: str, out: np.ndarray) -> FedGAError:
-    return FedGAError(
-        f"{name} is {size[0]}x{size[1]} pixels while {first} is {out.shape[3]}x{out.shape[2]}: bring all pictures to "
-        "one size"
-    )
-
-
-def _other_number(what: str, found: str, count: int) -> FedGAError:
-    return FedGAError(f"{what} found {found} pictures where {count} were promised: replace the file by an intact copy")
+            raise FedGAError(f"{name} has more than {2 * pillow.MAX_IMAGE_PIXELS:,} pixels: {_SMALLER}") from None
 
 
 def _channels(name: str, mode: str) -> int:
-    if mode in _GREY:
-        return 1
-    if mode in _COLOUR:
-        return 3
-    raise FedGAError(f"{name} has pixels of mode {mode!r}, more than 8 bits deep: convert it to 8 bits per channel")
+    if mode not in _GREY | _COLOUR:
+        raise FedGAError(f"{name} has pixels of mode {mode!r}, more than 8 bits deep: convert it to 8 bits per channel")
+    return 1 if mode in _GREY else 3

@@ -62,14 +62,19 @@ class NpzFile:
         with file:
             with reading(self.path, _WHAT):
                 header = _read_header(file)
+            where, promised, there = (
+                f"array {quoted(name)} of {self.path}",
+                file.tell() + header.bytes,
+                member.file_size,
+            )
             if header.dtype.hasobject:
-                raise _pickled(self.path, name)
-            promised, there = file.tell() + header.bytes, member.file_size
-            if promised != there:
                 raise FedGAError(
-                    f"array {quoted(name)} of {self.path} promises {promised:,} bytes where {there:,} are, so it is "
-                    "damaged: replace it by an intact copy"
+                    f"{where} holds pickled Python objects, which are not read since they may run code: store numbers "
+                    "or text, such as labels.astype(str)"
                 )
+            if promised != there:
+                damage = f"promises {promised:,} bytes where {there:,} are, so it is damaged"
+                raise FedGAError(f"{where} {damage}: replace it by an intact copy")
             yield header, file
 
     def load(self, name: str) -> np.ndarray:
@@ -112,10 +117,3 @@ def _read_header(file: IO[bytes]) -> ArrayHeader:
     if any(length < 0 for length in header.shape):
         raise ValueError(f"an array of shape {header.shape}")
     return header
-
-
-def _pickled(path: Path, name: str) -> FedGAError:
-    return FedGAError(
-        f"array {quoted(name)} of {path} holds pickled Python objects, which are not read since they may run code: "
-        "store numbers or text, such as labels.astype(str)"
-    )

@@ -7,7 +7,7 @@ import io
 import math
 import pickle
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -90,10 +90,7 @@ def _members(where: Path, names: Sequence[str]) -> list[tuple[str, bytes]]:
         # Unpacked as a whole: on its own, the archive's reader believes every size that a header promises.
         content = stream.read(_MOST_UNPACKED + 1)
         if len(content) > _MOST_UNPACKED:
-            raise FedGAError(
-                f"{where} unpacks to more than {_MOST_UNPACKED:,} bytes, which CIFAR does not: replace it by an intact "
-                "copy"
-            )
+            raise FedGAError(f"{where} unpacks to more than {_MOST_UNPACKED:,} bytes: replace it by an intact copy")
     with reading(where, "a .tar.gz archive"), tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
         files = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
         missing = [name for name in names if name not in files]
@@ -125,15 +122,16 @@ class _CifarUnpickler(pickle._Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np.empty(0).__reduce__()[0]
-        if module == "numpy" and name == "ndarray":
-            return np.ndarray
-        if module == "numpy" and name == "dtype":
-            return _dtype
-        if module == "_codecs" and name == "encode":  # how Python 3 writes bytes into an old-protocol pickle
-            return _encode
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a CIFAR batch does not need")
+        allowed = {
+            ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+            ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): _dtype,
+            ("_codecs", "encode"): _encode,  # how Python 3 writes bytes into an old-protocol pickle
+        }
+        if (module, name) not in allowed:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a CIFAR batch does not need")
+        return allowed[module, name]
 
 
 def _dtype(kind: str | bytes, align: int = 0, copy: int = 0) -> np.dtype[Any]:
@@ -154,16 +152,12 @@ def _svhn_split(path: Path) -> Samples:
     matlab = optional("scipy.io", "scipy", "reading SVHN's .mat files")
     with reading(path, "an SVHN .mat file"):
         require_regular(path)
-        _check_mat(path, {name: shape for name, shape, _ in matlab.whosmat(path)})
+        shapes = {name: shape for name, shape, _ in matlab.whosmat(path)}
+        # The pictures are there twice while their axes are put in order.
+        require_memory(2 * math.prod(shapes["X"]) + 8 * math.prod(shapes["y"]), str(path), _TOO_LARGE)
         content = matlab.loadmat(path, variable_names=["X", "y"])
         pictures, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
         if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[2:] != (3, len(labels)):
             raise ValueError(f"pictures of type {pictures.dtype} and shape {pictures.shape} for {len(labels)} labels")
     inputs = np.ascontiguousarray(pictures.transpose(3, 2, 0, 1))
     return Samples(inputs, np.where(labels == 10, 0, labels), str(path))
-
-
-def _check_mat(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse what does not fit: the pictures are there twice while their axes are put in order."""
-    needed = 2 * math.prod(shapes["X"]) + 8 * math.prod(shapes["y"])
-    require_memory(needed, str(path), _TOO_LARGE)

@@ -15,7 +15,7 @@ from fedga.common import memory
 from fedga.common.files import require_regular
 from fedga.common.memory import require_memory
 from fedga.data.assemble import BYTES_PER_LABEL
-from fedga.data.formats.files import Progress, optional, reading
+from fedga.data.formats.files import Progress, guarded, optional, reading
 from fedga.data.formats.images import decode
 from fedga.errors import FedGAError
 
@@ -101,12 +101,8 @@ class ParquetFiles:
                 rows_at_once = _rows_at_once(file, column)
             with file:
                 batches = file.iter_batches(batch_size=rows_at_once, columns=[column])
-                while True:
-                    with reading(path, _WHAT):
-                        batch = next(batches, None)
-                        if batch is None:
-                            break
-                        blobs, names = _bytes_and_names(self._arrow, batch.column(0))
+                for batch in guarded(path, _WHAT, batches):
+                    blobs, names = _bytes_and_names(self._arrow, batch.column(0))
                     for offset, blob in enumerate(blobs):
                         name = f"row {row + offset} of {path}" + (f" ({names[offset]})" if names[offset] else "")
                         if blob is None:
@@ -118,15 +114,12 @@ class ParquetFiles:
 def in_order(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Shards sorted by number; refuses a set from which one is missing."""
     ordered = tuple(sorted(paths))
-    matches = [_SHARD.search(path.stem) for path in ordered]
-    if any(match is None for match in matches):
-        return ordered
-    shards = [(int(match.group(1)), int(match.group(2))) for match in matches if match is not None]
-    missing = set(range(shards[0][1])) - {number for number, _ in shards}
-    if missing or len({total for _, total in shards}) > 1:
-        raise FedGAError(
-            f"{ordered[0]} is one of {shards[0][1]} shards and {len(ordered)} are there: put all shards into one folder"
-        )
+    shards = [tuple(map(int, match.groups())) for path in ordered if (match := _SHARD.search(path.stem))]
+    if len(shards) == len(ordered):
+        _, total = shards[0]
+        if set(shards) != {(number, total) for number in range(total)}:
+            there = f"is one of {total} shards and {len(ordered)} are there"
+            raise FedGAError(f"{ordered[0]} {there}: put all shards into one folder")
     return ordered
 
 
@@ -156,8 +149,7 @@ def _chunks(file: Any, columns: Set[str]) -> Iterator[Any]:
 def is_text(arrow: Any, kind: Any) -> bool:
     """Whether a column has texts of any length, of which Parquet files write equal ones once."""
     types = arrow.types
-    kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(is_such(kind) for is_such in kinds)
+    return any(f(kind) for f in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
 
 
 def _width(kind: Any) -> int:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, check_column_names, likely_names
-from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, check_names, few_of
-from fedga.errors import FedGAError, unknown_name
+from fedga.data.assemble import listed
+from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, check_column_names, find_column
+from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, check_names
+from fedga.errors import FedGAError
 
 SITE_COLUMNS = ("site", "hospital", *CLIENT_COLUMNS)
 NO_SITES = "none"
@@ -20,7 +21,7 @@ _PREFIX = re.compile(r"(p|prob|probs|proba|probability|score|logit|logits)[_. :=
 
 
 @dataclass(frozen=True)
-class Options:
+class ColumnOptions:
     """What the user says about the columns of a file."""
 
     label_column: str | None = None
@@ -46,17 +47,17 @@ class Columns:
         return BinaryLabels(names[0]) if len(names) == 1 else Labels(check_names(names, where))
 
 
-def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], options: Options) -> Columns:
+def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], options: ColumnOptions) -> Columns:
     """Find the columns by what the user says, else by their usual names; ``numeric`` are those that hold numbers."""
     check_column_names(where, names)
-    label = _one(where, names, options.label_column, _LABEL_COLUMNS, "label")
+    label = find_column(f"label column of {where}", names, options.label_column, _LABEL_COLUMNS)
     if label is None:
         raise FedGAError(
             f"{where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name the one that holds the true class with "
-            f"--label-column (columns: {few_of(names, 12)})"
+            f"--label-column (columns: {listed(names, 12)})"
         )
     asked = options.site_column
-    site = None if asked == NO_SITES else _one(where, names, asked, SITE_COLUMNS, "site")
+    site = None if asked == NO_SITES else find_column(f"site column of {where}", names, asked, SITE_COLUMNS)
     if site == label:
         raise FedGAError(f"column {label!r} of {where} is named as label and as site: name two different ones")
     if options.probability_columns:
@@ -67,7 +68,7 @@ def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], opt
     if not rest:
         raise FedGAError(
             f"{where} has no column of numbers beside {label!r}: add one column per class with its probability "
-            f"(columns: {few_of(names, 12)})"
+            f"(columns: {listed(names, 12)})"
         )
     unnamed = [f"“{name}”" if name else "without a name" for name in numbers if _ROW_NUMBERS.fullmatch(name)]
     notes = [] if prefixed or not unnamed else [f"Left out as row numbers: the column {', '.join(unnamed)}."]
@@ -81,16 +82,7 @@ def _unused(words: Sequence[str]) -> list[str]:
     """A note on columns of text, one of which may name the sites."""
     if not words:
         return []
-    return [f"Not used: {few_of(words, 6)}; --site-column {shlex.quote(words[0])} would compare sites."]
-
-
-def _one(where: str, names: Sequence[str], asked: str | None, usual: Sequence[str], kind: str) -> str | None:
-    if asked is not None:
-        if asked not in names:
-            raise unknown_name(f"{kind} column of {where}", asked, likely_names(asked, names))
-        return asked
-    lower = {name.lower(): name for name in reversed(names)}
-    return next((lower[name] for name in usual if name in lower), None)
+    return [f"Not used: {listed(words, 6)}; --site-column {shlex.quote(words[0])} would compare sites."]
 
 
 def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
@@ -98,7 +90,7 @@ def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequ
     for wish in asked:
         found = [name for name in names if name == wish] or [name for name in names if fnmatchcase(name, wish)]
         if not found:
-            raise unknown_name(f"probability column of {where}", wish, likely_names(wish, names))
+            find_column(f"probability column of {where}", names, wish, ())
         chosen |= dict.fromkeys(found)
     numbers = set(numeric)
     for name in chosen:

@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedga.data import Dataset, Federation, load_dataset
+from fedga.data import PARTITIONS, Dataset, Federation, load_dataset
+from fedga.data.assemble import listed
 from fedga.data.formats.files import Progress
 from fedga.diagnosis.counts import Holdings
 from fedga.diagnosis.diagnosis import Diagnosis
-from fedga.diagnosis.measure import errors_of
+from fedga.diagnosis.measure import Errors, errors_of
 from fedga.diagnosis.reading.arrays import tally_arrays
-from fedga.diagnosis.reading.tally import MOST_CELLS, ROWS_AT_ONCE, Predictions
-from fedga.diagnosis.reading.vocabulary import few_of
+from fedga.diagnosis.reading.tally import MOST_CELLS, ROWS_AT_ONCE
 from fedga.errors import FedGAError, quoted
+from fedga.plugins import received_part
 from fedga.spec.settings import SITES
 from fedga.study.model_files import SavedModel, load_model
 from fedga.study.prepare import dealt_out
@@ -46,105 +47,95 @@ def diagnose_model(
     On the data it was trained on, classes are measured on the test split, which no client has, and sites on the samples
     that each of them trained with. Other data are measured as a whole, by their client column if they have one.
     """
+
+    def load(name: str, label_column: str | None, client_column: str | None) -> Dataset:
+        return load_dataset(name, data_dir=options.data_dir, label_column=label_column, client_column=client_column)
+
     saved = load_model(path, model, notice)
-    predictor = _Predictor(saved, device, progress)
+    predictor = _Predictor(saved, path.name, device, progress)
     if options.dataset is None or saved.is_own_data(options.dataset):
-        name = options.dataset or saved.own_data()
         columns = saved.columns(options.label_column, options.client_column)
-        trained = _load(name, options.data_dir, *columns)
+        trained = load(options.dataset or saved.own_data(), *columns)
         saved.check_fits(trained, path.name)
         other_columns = columns != saved.columns()
         if options.dataset is None and not other_columns:
             saved.check_trained_on(trained, path.name)
         if other_columns or trained.fingerprint == saved.fingerprint:
-            return _on_own_data(path, predictor, trained, saved)
+            return _on_own_data(predictor, trained)
     assert options.dataset is not None  # else it is refused, or its own
-    given = _load(options.dataset, options.data_dir, options.label_column, options.client_column)
+    given = load(options.dataset, options.label_column, options.client_column)
     saved.check_fits(given, path.name)
     if given.fingerprint == saved.fingerprint:
-        return _on_own_data(path, predictor, given, saved)
+        return _on_own_data(predictor, given)
+    trained_on, notes = None, []
     try:
-        trained_on = _federation(_original(saved, options), saved)
+        original = load(saved.own_data(), *saved.columns())
+        if original.fingerprint != saved.fingerprint:
+            raise FedGAError(f"{saved.spec.dataset} has changed since")
+        if original.class_names != saved.class_names:
+            raise FedGAError(f"{saved.spec.dataset} has other classes now ({listed(original.class_names, 6)})")
+        trained_on = _federation(original, saved)
     except FedGAError as error:
         reason = str(error).partition(":")[0]  # without what to do, of a thing that need not be done
-        note = f"They are counted in place of those it was trained on, since {reason}."
-        return _on_other_data(path, predictor, given, None, note)
-    return _on_other_data(path, predictor, given, trained_on)
+        notes.append(f"They are counted in place of those it was trained on, since {reason}.")
+    return _on_other_data(predictor, given, trained_on, *notes)
 
 
-def _on_own_data(path: Path, predictor: _Predictor, data: Dataset, saved: SavedModel) -> Diagnosis:
-    federation = _federation(data, saved)
-    names, holdings = _site_names(federation, saved), _holdings(federation, saved, data)
-    overall = predictor.tally(data, data.test_inputs, data.test_targets)
-    notes = (
-        f"Classes are measured on the test split of {data.name}, which no site trained on.",
-        *_other_names(data, saved),
-    )
+def _on_own_data(predictor: _Predictor, data: Dataset) -> Diagnosis:
+    federation = _federation(data, predictor.saved)
+    names, holdings = _site_names(federation, predictor.saved), _holdings(federation, predictor.saved)
+    everywhere = predictor.errors(data, data.test_inputs, data.test_targets).at(0)
+    notes = [f"Classes are measured on the test split of {data.name}, which no site trained on."]
+    notes += predictor.other_names(data)
     if len(names) * data.num_classes**2 > MOST_CELLS or len(names) < 2:
-        return Diagnosis(path.name, data.class_names, errors_of(overall.tally).at(0), (), None, holdings, notes)
+        return Diagnosis(predictor.name, data.class_names, everywhere, (), None, holdings, tuple(notes))
     owners = np.repeat(np.arange(federation.num_clients), federation.sizes)
-    there = predictor.tally(data, data.train_inputs, data.train_targets, federation.indices, owners)
-    notes = (
-        *notes,
-        "Sites are measured on the samples each of them trained with, so that they look a little better than they are.",
-    )
-    everywhere, by_site = errors_of(overall.tally).at(0), errors_of(there.tally)
-    return Diagnosis(path.name, data.class_names, everywhere, names, by_site, holdings, notes)
+    by_site = predictor.errors(data, data.train_inputs, data.train_targets, federation.indices, owners)
+    notes.append("Sites are measured on their own training samples, so that they look a little better than they are.")
+    return Diagnosis(predictor.name, data.class_names, everywhere, names, by_site, holdings, tuple(notes))
 
 
-def _on_other_data(
-    path: Path, predictor: _Predictor, given: Dataset, trained_on: Federation | None, *more_notes: str
-) -> Diagnosis:
+def _on_other_data(predictor: _Predictor, given: Dataset, trained_on: Federation | None, *more_notes: str) -> Diagnosis:
     """Where ``trained_on`` is not known, the samples measured are counted in its place."""
     inputs = np.concatenate([given.train_inputs, given.test_inputs])
     targets = np.concatenate([given.train_targets, given.test_targets])
-    overall = predictor.tally(given, inputs, targets)
+    everywhere = predictor.errors(given, inputs, targets).at(0)
     own = quoted(predictor.saved.spec.dataset.removeprefix(SITES)) if trained_on is None else trained_on.dataset.name
-    notes = [
-        f"All samples of {given.name} are measured: the model was trained on {own}.",
-        *more_notes,
-        *_other_names(given, predictor.saved),
-    ]
+    notes = [f"All samples of {given.name} are measured: the model was trained on {own}.", *more_notes]
+    notes += predictor.other_names(given)
     sites, by_site = given.client_names, None
     if given.train_clients is not None:
-        there = predictor.tally(given, given.train_inputs, given.train_targets, None, given.train_clients)
-        by_site = errors_of(there.tally)
+        by_site = predictor.errors(given, given.train_inputs, given.train_targets, None, given.train_clients)
         notes.append("Sites are measured without the samples that a test split would take.")
     if trained_on is None:
-        counted = overall.tally.samples.astype(np.float64)
+        counted = everywhere.samples[None].astype(np.float64)
         holdings = Holdings((), counted, f"counted among the labels of {given.name}")
     else:
-        holdings = _holdings(trained_on, predictor.saved, trained_on.dataset)
-    everywhere = errors_of(overall.tally).at(0)
-    return Diagnosis(path.name, given.class_names, everywhere, sites, by_site, holdings, tuple(notes))
+        holdings = _holdings(trained_on, predictor.saved)
+    return Diagnosis(predictor.name, given.class_names, everywhere, sites, by_site, holdings, tuple(notes))
 
 
 class _Predictor:
-    """A model that is asked for its probabilities, some samples at a time."""
+    """A model of a file called ``name`` that is asked for its probabilities, some samples at a time."""
 
-    def __init__(self, saved: SavedModel, device: torch.device, progress: Progress | None) -> None:
-        self.saved, self._device, self._progress = saved, device, progress
+    def __init__(self, saved: SavedModel, name: str, device: torch.device, progress: Progress | None) -> None:
+        self.saved, self.name, self._device, self._progress = saved, name, device, progress
         self._model, self._pixels = saved.model.to(device).eval(), saved.pixels.to(device)
 
-    def tally(
+    def errors(
         self,
         data: Dataset,
         inputs: np.ndarray,
         targets: np.ndarray,
         places: np.ndarray | None = None,
         sites: np.ndarray | None = None,
-    ) -> Predictions:
-        """The predictions on samples at ``places``, all of them if left out, that belong to ``sites``."""
+    ) -> Errors:
+        """The errors on samples at ``places``, all of them if left out, that belong to ``sites``."""
         places = np.arange(len(targets)) if places is None else places
-        return tally_arrays(
-            (len(places), data.num_classes),
-            self._probabilities(inputs, places),
-            targets[places],
-            sites,
-            tuple(map(str, range(data.num_classes))),
-            f"the model on {data.name}",
-            show=self._progress,
-        )
+        shape, names = (len(places), data.num_classes), tuple(map(str, range(data.num_classes)))
+        probabilities, where = self._probabilities(inputs, places), f"the model on {data.name}"
+        found = tally_arrays(shape, probabilities, targets[places], sites, names, where, show=self._progress)
+        return errors_of(found.tally)
 
     @torch.inference_mode()
     def _probabilities(self, inputs: np.ndarray, places: np.ndarray) -> Iterator[np.ndarray]:
@@ -152,28 +143,17 @@ class _Predictor:
             chosen = torch.from_numpy(inputs[places[first : first + ROWS_AT_ONCE]]).to(self._device)
             yield self._model(self._pixels.apply(chosen)).double().softmax(1).cpu().numpy()
 
-
-def _original(saved: SavedModel, options: DataOptions) -> Dataset:
-    """The data the model was trained on, refused unless they are here and still fit it."""
-    found = _load(saved.own_data(), options.data_dir, *saved.columns())
-    if found.fingerprint != saved.fingerprint:
-        raise FedGAError(f"{saved.spec.dataset} has changed since")
-    if found.class_names != saved.class_names:
-        raise FedGAError(f"{saved.spec.dataset} has other classes now ({few_of(found.class_names, 6)})")
-    return found
-
-
-def _load(dataset: str, data_dir: Path | None, label_column: str | None, client_column: str | None) -> Dataset:
-    return load_dataset(dataset, data_dir=data_dir, label_column=label_column, client_column=client_column)
+    def other_names(self, data: Dataset) -> list[str]:
+        other = data.class_names != self.saved.class_names
+        return [f"The classes of {data.name} have other names than those trained on: taken in their order."] * other
 
 
 def _federation(data: Dataset, saved: SavedModel) -> Federation:
-    """The clients of the run, dealt out again."""
-    spec = saved.spec
-    natural = data.train_clients is not None and spec.partition == "natural"
-    if spec.partition == "natural" and not natural:
+    """The clients of the run, partitioned again; of the user's own rules, only those of her project file are run."""
+    if saved.spec.partition == "natural" and data.train_clients is None:
         return Federation(data, np.arange(len(data.train_targets)), np.array([0, len(data.train_targets)]))
-    return dealt_out(data, spec)
+    received_part("partitions", saved.spec.partition, PARTITIONS, "the model's file", "name it in fedga.toml")
+    return dealt_out(data, saved.spec)
 
 
 def _site_names(federation: Federation, saved: SavedModel) -> tuple[str, ...]:
@@ -182,13 +162,7 @@ def _site_names(federation: Federation, saved: SavedModel) -> tuple[str, ...]:
     return tuple(f"client {number}" for number in range(federation.num_clients))
 
 
-def _holdings(federation: Federation, saved: SavedModel, data: Dataset) -> Holdings:
-    source = f"held by the clients of the run on {data.name}"
+def _holdings(federation: Federation, saved: SavedModel) -> Holdings:
+    source = f"held by the clients of the run on {federation.dataset.name}"
     names = _site_names(federation, saved) if federation.num_clients > 1 else ()
     return Holdings(names, federation.class_counts.astype(np.float64), source)
-
-
-def _other_names(data: Dataset, saved: SavedModel) -> tuple[str, ...]:
-    if data.class_names == saved.class_names:
-        return ()
-    return (f"The classes of {data.name} have other names than the model was trained with: taken in their order.",)

@@ -11,55 +11,43 @@ from typing import Any
 import numpy as np
 
 from fedga.common.files import require_regular
-from fedga.data.formats.files import Progress, optional, reading
+from fedga.data.assemble import listed
+from fedga.data.formats.files import Progress, guarded, optional, reading
 from fedga.data.formats.parquet import is_text
-from fedga.diagnosis.reading.columns import Columns, Options, choose_columns
+from fedga.diagnosis.reading.columns import ColumnOptions, Columns, choose_columns
 from fedga.diagnosis.reading.csv_blocks import CsvFile
-from fedga.diagnosis.reading.tally import Batch, Predictions, Scores, Tallying, check_classes, finished
-from fedga.diagnosis.reading.vocabulary import Labels, Sites, Vocabulary, few_of
+from fedga.diagnosis.reading.tally import Predictions, Tallying, check_classes
+from fedga.diagnosis.reading.vocabulary import Sites, Vocabulary
 from fedga.errors import FedGAError
 
 _ROWS_AT_ONCE = 16_000  # of a Parquet file: fewer would cost it more than they save in cache
 _MOST_NUMBERS_AT_ONCE = 8_000_000
 
 
-def read_table(path: Path, options: Options, show: Progress) -> Predictions:
+def read_table(path: Path, options: ColumnOptions, show: Progress) -> Predictions:
     """A CSV or Parquet file with a column of labels, one of probabilities per class and perhaps one of sites."""
     where = str(path)
-    table = _CsvTable(path) if path.suffix.lower() == ".csv" else _ParquetTable(path)
+    table = CsvFile(path) if path.suffix.lower() == ".csv" else _ParquetTable(path)
     columns = choose_columns(where, table.names, table.numeric, options)
     check_classes(len(columns.probabilities), where)
     labels, sites = columns.labels(where), Sites()
-    tallying, room = Tallying(labels, where, logits=options.logits), Scores(len(columns.probabilities))
-    first = 1
-    with closing(table.parts(columns, show)) as parts:
+    tallying = Tallying(labels, where, logits=options.logits)
+    with closing(table.blocks(columns.probabilities, (columns.label, columns.site), show)) as parts:
         for part in parts:
             if part.num_rows:
-                tallying.add(_batch(part, columns, labels, sites, first, room))
-                first += part.num_rows
-    found = finished(tallying, sites, columns.site is not None)
+                _add(tallying, part, columns, sites)
+    found = tallying.result(sites if columns.site is not None else None)
     return replace(found, notes=(*columns.notes, *_without_samples(found)))
 
 
 def _without_samples(found: Predictions) -> list[str]:
     """A note on classes that no sample has, which may be columns of something else."""
-    empty = np.flatnonzero(found.tally.samples.sum(0) == 0).tolist()
+    empty = [f"“{found.class_names[at]}”" for at in np.flatnonzero(found.tally.samples.sum(0) == 0)]
     if not empty:
         return []
-    names = few_of([f"“{found.class_names[at]}”" for at in empty], 4)
+    names = listed(empty, 4)
     what = f"the class {names}: is it a column" if len(empty) == 1 else f"the classes {names}: are they columns"
     return [f"No sample has {what} of probabilities? If not, choose columns with --probability-columns."]
-
-
-class _CsvTable:
-    """Columns of a CSV file, a block of lines at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = CsvFile(path)
-        self.names, self.numeric = self._file.names, self._file.numeric
-
-    def parts(self, columns: Columns, show: Progress) -> Generator[Any]:
-        return self._file.blocks(columns.probabilities, (columns.label, columns.site), show)
 
 
 class _ParquetTable:
@@ -88,46 +76,40 @@ class _ParquetTable:
                 self._path, pre_buffer=False, buffer_size=1 << 16, read_dictionary=list(words)
             )
 
-    def _check_words(self, names: Sequence[str]) -> None:
-        """Refuse columns of lists and the like before anything is read."""
-        for name in names:
-            kind = self._schema.field(name).type
-            try:
-                self._arrow.nulls(0, kind).dictionary_encode()
-            except self._arrow.ArrowNotImplementedError:
-                raise FedGAError(
-                    f"column {name!r} of {self._path} has values of type {kind}: store one text or number in every row"
-                ) from None
+    def _is_text(self, name: str) -> bool:
+        """Whether a column holds texts; one of lists and the like is refused before anything is read."""
+        kind = self._schema.field(name).type
+        try:
+            self._arrow.nulls(0, kind).dictionary_encode()
+        except self._arrow.ArrowNotImplementedError:
+            raise FedGAError(
+                f"column {name!r} of {self._path} has values of type {kind}: store one text or number in every row"
+            ) from None
+        return is_text(self._arrow, kind)
 
-    def parts(self, columns: Columns, show: Progress) -> Generator[Any]:
-        words = [name for name in (columns.label, columns.site) if name is not None]
-        self._check_words(words)
-        wanted = [*words, *columns.probabilities]
-        rows = min(_ROWS_AT_ONCE, _MOST_NUMBERS_AT_ONCE // len(columns.probabilities))
-        with self._open([name for name in words if is_text(self._arrow, self._schema.field(name).type)]) as file:
+    def blocks(self, numbers: Sequence[str], words: Sequence[str | None], show: Progress) -> Generator[Any]:
+        """Tables of the named columns, in order."""
+        named = [name for name in words if name is not None]
+        rows = min(_ROWS_AT_ONCE, _MOST_NUMBERS_AT_ONCE // len(numbers))
+        with self._open([name for name in named if self._is_text(name)]) as file:
             total, done = file.metadata.num_rows, 0
-            with reading(self._path, "a Parquet file"):
-                batches = file.iter_batches(batch_size=rows, columns=wanted)
-            while True:
-                with reading(self._path, "a Parquet file"):
-                    batch = next(batches, None)
-                if batch is None:
-                    return
+            batches = file.iter_batches(batch_size=rows, columns=[*named, *numbers])
+            for batch in guarded(self._path, "a Parquet file", batches):
                 yield batch
                 done += batch.num_rows
                 show(f"reading {self._path.name}", done, total)
 
 
-def _batch(part: Any, columns: Columns, labels: Labels, sites: Sites, first: int, room: Scores) -> Batch:
-    """A batch from a pyarrow table or record batch."""
-    scores = room.of(part.num_rows)
+def _add(tallying: Tallying, part: Any, columns: Columns, sites: Sites) -> None:
+    """Count in a pyarrow table or record batch."""
+    scores = tallying.scores(len(columns.probabilities), part.num_rows)
     for row, name in zip(scores, columns.probabilities, strict=True):
         row[:] = _values(part.column(name), "double", np.float64, np.nan)
     label = part.column(columns.label)
     of_site = np.zeros(part.num_rows, dtype=np.int64)
     if columns.site is not None:
         of_site = _codes(part.column(columns.site), sites)
-    return Batch(first, scores, _codes(label, labels), of_site, lambda at: label[at].as_py())
+    tallying.add(scores, _codes(label, tallying.labels), of_site, lambda at: label[at].as_py())
 
 
 def _codes(column: Any, words: Vocabulary) -> np.ndarray:

@@ -6,12 +6,13 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedga.common.memory import require_memory
-from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, Sites, few_of, text_of, whole_number
+from fedga.data.assemble import listed
+from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, Sites, text_of, whole_number
 from fedga.errors import FedGAError
 
 ROWS_AT_ONCE = 4000  # of a hundred classes they fit a core's cache; no power of two, whose columns would collide there
@@ -24,34 +25,10 @@ _LONGEST_SHOWN = 60  # characters of a label
 MOST_CELLS = 20_000_000  # sites × classes × classes
 _BYTES_PER_CELL = 80  # of all tables that a diagnosis makes of one, measured
 _BYTES_PER_SITE = 2000  # of its row on the page and in the files beside it, measured
+_IF_LOGITS = "pass --logits (in Python logits=True) if these are logits"
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Some rows of predictions: what was read, with labels and sites as numbers."""
-
-    first: int  # the number of the first row, counted from 1
-    scores: np.ndarray  # [classes, rows]: probabilities, or logits; overwritten when they are counted in
-    labels: np.ndarray  # int64 [rows]
-    sites: np.ndarray  # int64 [rows]
-    raw_labels: Callable[[int], Any]  # the label of a row of the batch as it was written, for a complaint
-
-
-class Scores:
-    """Room for the scores of a batch, used again for the next: new memory has to be cleared by the system first."""
-
-    def __init__(self, classes: int) -> None:
-        self._room = np.empty((classes, 0))
-
-    def of(self, rows: int) -> np.ndarray:
-        """float64 [classes, rows], with anything in it."""
-        if self._room.shape[1] != rows:
-            self._room = np.empty((len(self._room), rows))
-        return self._room
-
-
-@dataclass(frozen=True, eq=False)
-class Tally:
+class Tally(NamedTuple):
     """Sums over the samples of each site and true class, from which every number of a diagnosis follows."""
 
     samples: np.ndarray  # int64 [sites, classes]
@@ -61,11 +38,7 @@ class Tally:
 
     def pooled(self) -> Tally:
         """All sites as one."""
-        return Tally(*(values.sum(0, keepdims=True) for values in (self.samples, self.sums, self.hits, self.predicted)))
-
-    def in_order(self, sites: np.ndarray) -> Tally:
-        """The sites at these places."""
-        return Tally(self.samples[sites], self.sums[sites], self.hits[sites], self.predicted[sites])
+        return Tally(*(values.sum(0, keepdims=True) for values in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +62,7 @@ def check_classes(classes: int, where: str) -> None:
 
 
 class Tallying:
-    """Checks batches and adds them up; sites are met on the way."""
+    """Checks batches of predictions and adds them up; sites are met on the way."""
 
     def __init__(self, labels: Labels, where: str, *, logits: bool = False) -> None:
         check_classes(len(labels.names), where)
@@ -97,23 +70,34 @@ class Tallying:
         self.rows = self._like_probabilities = 0
         self._classes = len(labels.names)
         self._tolerance = 1e-9 + min(max(_ROUNDED_BY * self._classes, LEAST_TOLERANCE), MOST_TOLERANCE)
+        self._scores = np.empty((0, 0))
         self._room = 0  # sites
         self._sums = np.zeros((self._classes, 0))  # [class, site and true class]
         self._counts = np.zeros((3, 0), dtype=np.int64)  # samples, hits and predicted, as `Tally` has them
 
-    def add(self, batch: Batch) -> None:
-        """Count a batch in, or say which row is wrong."""
-        self._check_codes(batch)
-        probs = self._probabilities(batch)
-        self._make_room(int(batch.sites.max()) + 1)
-        group = batch.sites * self._classes + batch.labels
+    def scores(self, columns: int, rows: int) -> np.ndarray:
+        """Room for the scores of a batch, used again for the next: new memory has to be cleared by the system first."""
+        if self._scores.shape != (columns, rows):
+            self._scores = np.empty((columns, rows))
+        return self._scores
+
+    def add(self, scores: np.ndarray, labels: np.ndarray, sites: np.ndarray, written: Callable[[int], Any]) -> None:
+        """Count a batch in, or say which row is wrong.
+
+        scores: float64 [classes, rows] of probabilities or logits, which are overwritten; labels, sites: int64 [rows];
+        ``written`` gives the label of a row as it stands in the file.
+        """
+        self._check_codes(labels, sites, written)
+        probs = self._probabilities(scores)
+        self._make_room(int(sites.max()) + 1)
+        group = sites * self._classes + labels
         self._add_sums(group, probs)
         predicted = probs.argmax(0)
-        given = batch.sites * self._classes + predicted
-        for counts, groups in zip(self._counts, (group, group[predicted == batch.labels], given), strict=True):
+        given = sites * self._classes + predicted
+        for counts, groups in zip(self._counts, (group, group[predicted == labels], given), strict=True):
             present, number = np.unique(groups, return_counts=True)
             counts[present] += number
-        self.rows += len(batch.labels)
+        self.rows += len(labels)
 
     def _add_sums(self, group: np.ndarray, probs: np.ndarray) -> None:
         groups = self._sums.shape[1]
@@ -126,37 +110,33 @@ class Tallying:
         for sums, column in zip(self._sums, probs, strict=True):
             sums[present] += np.bincount(local, column, len(present))
 
-    def result(self, sites: int) -> Tally:
-        """What was added up, of so many sites."""
+    def result(self, sites: Sites | None) -> Predictions:
+        """What was added up, sites in the order of their names; None: of one site, which nobody named."""
         if not self.rows:
             raise FedGAError(f"{self.where} has no rows: give at least one prediction of every class")
-        self._check_all()
-        self._check_memory(sites)
-        shape = (self._room, self._classes)
-        samples, hits, predicted = self._counts.reshape(3, *shape)[:, :sites]
+        if self.logits and self._like_probabilities >= _NEARLY_ALL * self.rows:
+            raise FedGAError(f"rows of {self.where} sum to 1, so these are probabilities already: leave --logits out")
+        if self.labels.seem_to_count_from_one:
+            raise self._from_one()
+        names = () if sites is None else sites.names
+        number = len(names) or 1
+        self._check_memory(number)
+        samples, hits, predicted = self._counts.reshape(3, self._room, self._classes)[:, :number]
         if (samples.sum(0) > 0).sum() < 2:
             [only] = np.flatnonzero(samples.sum(0))
             raise FedGAError(
                 f"all rows of {self.where} are of class {self.labels.names[only]!r}, so nothing can be mistaken for "
                 "it: give samples of two classes or more"
             )
-        sums = self._sums.reshape(self._classes, *shape)[:, :sites].transpose(1, 2, 0)
-        return Tally(samples, np.ascontiguousarray(sums), hits, predicted)
-
-    def _check_all(self) -> None:
-        """Refuse what can be told from all rows alone."""
-        if self.logits and self._like_probabilities >= _NEARLY_ALL * self.rows:
-            raise FedGAError(
-                f"the numbers of {self.where} sum to 1 in every row, so these are probabilities already: leave "
-                "--logits out (in Python logits=True), and call an array of them probs"
-            )
-        if self.labels.seem_to_count_from_one:
-            raise self._from_one()
+        sums = self._sums.reshape(self._classes, self._room, self._classes)[:, :number].transpose(1, 2, 0)
+        order = sorted(range(len(names)), key=lambda at: (_by_number(names[at]), names[at])) or [0]
+        tally = Tally(*(np.ascontiguousarray(values[order]) for values in (samples, sums, hits, predicted)))
+        return Predictions(self.labels.names, tuple(names[at] for at in order) if names else (), tally)
 
     def _from_one(self) -> FedGAError:
         return FedGAError(
             f"the labels of {self.where} seem to count from 1, since 0 never occurs: write the names of the classes "
-            f"({few_of(self.labels.names, 4)}), or count from 0"
+            f"({listed(self.labels.names, 4)}), or count from 0"
         )
 
     def _make_room(self, sites: int) -> None:
@@ -176,109 +156,75 @@ class Tallying:
     def _check_memory(self, sites: int) -> None:
         require_memory(
             sites * (self._classes**2 * _BYTES_PER_CELL + _BYTES_PER_SITE),
-            f"{self.where}, of {sites:,} {'sites' if sites > 1 else 'site'} and {self._classes:,} classes,",
+            f"{self.where}, of {sites:,} site{'s' * (sites > 1)} and {self._classes:,} classes,",
             "put classes or sites together, or use a machine with more memory",
         )
 
-    def _check_codes(self, batch: Batch) -> None:
-        for codes, is_label in ((batch.labels, True), (batch.sites, False)):
-            if codes.size and codes.min() == UNKNOWN:
-                at = int(np.argmin(codes))
-                row = f"row {batch.first + at:,} of {self.where}"
-                if not is_label:
-                    raise FedGAError(f"{row} names no site: name one in every row, or pass --site-column none")
-                label = batch.raw_labels(at)
-                text = text_of(label)
-                if not text:
-                    raise FedGAError(f"{row} has no label: label it or remove it")
-                if self.labels.seem_to_count_from_one:
-                    raise self._from_one()
-                shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
-                why = "" if whole_number(text) is not None else f"; no column of probabilities is called {shown!r}"
-                raise FedGAError(f"{row} has label {shown!r}, which is no class: it must be {self.labels.known()}{why}")
+    def _row(self, at: int) -> str:
+        return f"row {self.rows + at + 1:,} of {self.where}"
 
-    def _probabilities(self, batch: Batch) -> np.ndarray:
-        """The batch's probabilities, float64 [classes, rows], checked."""
-        scores = np.asarray(batch.scores, dtype=np.float64)
+    def _check_codes(self, labels: np.ndarray, sites: np.ndarray, written: Callable[[int], Any]) -> None:
+        if labels.min() == UNKNOWN:
+            at = int(np.argmin(labels))
+            text = text_of(written(at))
+            if not text:
+                raise FedGAError(f"{self._row(at)} has no label: label it or remove it")
+            if self.labels.seem_to_count_from_one:
+                raise self._from_one()
+            shown = repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}...")
+            why = "" if whole_number(text) is not None else f"; no column of probabilities is called {shown}"
+            known = self.labels.known()
+            raise FedGAError(f"{self._row(at)} has label {shown}, which is no class: it must be {known}{why}")
+        if sites.min() == UNKNOWN:
+            row = self._row(int(np.argmin(sites)))
+            raise FedGAError(f"{row} names no site: name one in every row, or pass --site-column none")
+
+    def _probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """Probabilities, float64 [classes, rows], checked."""
         if self.logits:
-            if len(scores) > 1:
+            # Minus infinity is a logit, and means a probability of 0.
+            self._refuse(scores, np.isnan(scores) | (scores == np.inf) | ~np.isfinite(scores).any(0))
+            if len(scores) == 1:  # one logit: that of class 1 against 0
+                scores = np.concatenate([np.zeros_like(scores), scores])
+            else:
                 fits = (np.abs(scores.sum(0) - 1) <= self._tolerance) & (scores.min(0) >= -NEGATIVE_TOLERANCE)
                 self._like_probabilities += int(fits.sum())
-            return _softmax(self._finite(batch, scores))
+            powers = np.exp(scores - scores.max(0))
+            return powers / powers.sum(0)
         if len(scores) == 1:
-            self._check_range(batch, scores, highest=1.0)
+            self._refuse(scores, ~((scores >= -NEGATIVE_TOLERANCE) & (scores <= 1 + NEGATIVE_TOLERANCE)))
             return np.concatenate([1 - scores, scores])
         total = scores.sum(0)
         off = np.abs(total - 1) > self._tolerance
         if off.any() or not scores.min() >= -NEGATIVE_TOLERANCE:  # NaN is not at least anything
-            self._check_range(batch, scores)
-            self._refuse_sum(batch, scores, int(np.argmax(off)))
+            self._refuse(scores, ~((scores >= -NEGATIVE_TOLERANCE) & np.isfinite(scores)))
+            raise self._wrong_sum(scores, int(np.argmax(off)))
         return np.divide(scores, total, out=scores)
 
-    def _finite(self, batch: Batch, scores: np.ndarray) -> np.ndarray:
-        """Logits of which every one is a number; minus infinity is one, and means a probability of 0."""
-        if np.isfinite(scores).all():
-            return scores
-        bad = np.isnan(scores) | (scores == np.inf) | ~np.isfinite(scores).any(0)
-        if bad.any():
-            self._refuse_number(batch, scores, bad)
-        return scores
-
-    def _check_range(self, batch: Batch, scores: np.ndarray, highest: float = np.inf) -> None:
-        """Refuse the first row that has something else than a probability; NaN is none."""
-        wrong = ~((scores >= -NEGATIVE_TOLERANCE) & (scores <= highest + NEGATIVE_TOLERANCE) & np.isfinite(scores))
+    def _refuse(self, scores: np.ndarray, wrong: np.ndarray) -> None:
+        """Name the first row that has a wrong number; NaN and infinity are none at all."""
         if not wrong.any():
             return
         at = int(np.argmax(wrong.any(0)))
         of_class = int(np.argmax(wrong[:, at]))
-        if not np.isfinite(scores[of_class, at]):
-            self._refuse_number(batch, scores, wrong & ~np.isfinite(scores))
+        name = self.labels.names[1 if len(scores) == 1 else of_class]  # one row of scores is that of the positive class
+        number = scores[of_class, at]
+        if not np.isfinite(number):
+            raise FedGAError(f"{self._row(at)} has no number for class {name!r} ({number:g}): fill it in")
         raise FedGAError(
-            f"row {batch.first + at:,} of {self.where} gives class {self._called(scores, of_class)!r} the probability "
-            f"{scores[of_class, at]:.4g}, which is none: give numbers from 0 to 1 (divide per cent by 100), or pass "
-            "--logits (in Python logits=True) if these are logits"
+            f"{self._row(at)} gives class {name!r} the probability {number:.4g}, which is none: give numbers from 0 to "
+            f"1 (divide per cent by 100), or {_IF_LOGITS}"
         )
 
-    def _refuse_number(self, batch: Batch, scores: np.ndarray, bad: np.ndarray) -> None:
-        at = int(np.argmax(bad.any(0)))
-        of_class = int(np.argmax(bad[:, at]))
-        raise FedGAError(
-            f"row {batch.first + at:,} of {self.where} has no number for class {self._called(scores, of_class)!r} "
-            f"({scores[of_class, at]:g}): fill it in, or remove the row"
-        )
-
-    def _refuse_sum(self, batch: Batch, scores: np.ndarray, at: int) -> None:
-        total = float(scores[:, at].sum())
-        row = f"the probabilities in row {batch.first + at:,} of {self.where}"
+    def _wrong_sum(self, scores: np.ndarray, at: int) -> FedGAError:
+        total, row = float(scores[:, at].sum()), f"the probabilities in {self._row(at)}"
         if abs(total - 100) <= 100 * self._tolerance:
-            raise FedGAError(f"{row} sum to {total:.4g}, so these are per cent: divide them by 100")
+            return FedGAError(f"{row} sum to {total:.4g}, so these are per cent: divide them by 100")
         may_be_logits = scores[:, at].min() < 0 or scores[:, at].max() > 1
-        first = "pass --logits (in Python logits=True) if these are logits" if may_be_logits else "correct them"
-        raise FedGAError(
-            f"{row} sum to {total:.4g}, not to 1: {first}, or choose the right columns with --probability-columns "
-            f"(taken as classes: {few_of(self.labels.names, 4)})"
+        return FedGAError(
+            f"{row} sum to {total:.4g}, not to 1: {_IF_LOGITS if may_be_logits else 'correct them'}, or choose the "
+            f"right columns with --probability-columns (taken as classes: {listed(self.labels.names, 4)})"
         )
-
-    def _called(self, scores: np.ndarray, of_class: int) -> str:
-        """The name of a class; a single row of scores is that of the positive one."""
-        return self.labels.names[1 if len(scores) == 1 else of_class]
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    if len(scores) == 1:  # one logit: that of class 1 against 0
-        scores = np.concatenate([np.zeros_like(scores), scores])
-    powers = np.exp(scores - scores.max(0))
-    return powers / powers.sum(0)
-
-
-def finished(tallying: Tallying, sites: Sites, has_sites: bool) -> Predictions:
-    """What was added up, sites in the order of their names."""
-    tally = tallying.result(len(sites.names) if has_sites else 1)
-    if not has_sites:
-        return Predictions(tallying.labels.names, (), tally)
-    order = sorted(range(len(sites.names)), key=lambda at: (_by_number(sites.names[at]), sites.names[at]))
-    names = tuple(sites.names[at] for at in order)
-    return Predictions(tallying.labels.names, names, tally.in_order(np.array(order)))
 
 
 def _by_number(name: str) -> list[tuple[int, int, str]]:

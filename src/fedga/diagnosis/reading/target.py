@@ -23,16 +23,26 @@ def beside(page: Path) -> dict[str, Path]:
 def check_target(page: Path) -> None:
     """Refuse a place where no page can go, or where files of others lie, before anything long is done."""
     try:
-        _check_page(page)
-        for ending, path in beside(page).items():
-            if path.exists() and not _begins(path, _BEGINNINGS[ending]):
-                raise FedGAError(
-                    f"{str(path)!r} is there and was not written by fedga diagnose, so it is not overwritten: give "
-                    "another file with --out"
-                )
+        problem = _problem(page)
     except OSError as error:  # a name too long, a folder that may not be looked into
-        reason = error.strerror or error
-        raise FedGAError(f"{str(page)!r} cannot be written ({reason}): give another file with --out") from error
+        problem = f"{str(page)!r} cannot be written ({error.strerror or error})"
+    if problem:
+        raise FedGAError(f"{problem}: give another file with --out")
+
+
+def _problem(page: Path) -> str:
+    if page.is_dir():
+        return f"the page cannot be written to {str(page)!r}, which is a folder"
+    if page.suffix.lower() not in (".html", ".htm"):
+        return f"the page {str(page)!r} must end in .html"
+    begin = {page: b"<!doctype html"} | dict(zip(beside(page).values(), _BEGINNINGS.values(), strict=True))
+    for path, beginning in begin.items():
+        if path.exists() and not _begins(path, beginning):
+            return f"{str(path)!r} is there and was not written by fedga diagnose, so it is not overwritten"
+    folder = next(parent for parent in page.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return f"{str(folder)!r} is no folder that may be written to"
+    return ""
 
 
 def _begins(path: Path, beginning: bytes) -> bool:
@@ -40,17 +50,3 @@ def _begins(path: Path, beginning: bytes) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(beginning)).lower() == beginning
-
-
-def _check_page(page: Path) -> None:
-    if page.is_dir():
-        raise FedGAError(f"the page cannot be written to {str(page)!r}, which is a folder: give a file with --out")
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise FedGAError(f"the page {str(page)!r} must end in .html: give such a file with --out")
-    if page.is_file() and not _begins(page, b"<!doctype html"):
-        raise FedGAError(
-            f"{str(page)!r} is there and is no page, so it is not overwritten: give another file with --out"
-        )
-    folder = next(parent for parent in page.absolute().parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise FedGAError(f"{str(folder)!r} is no folder that may be written to: give another file with --out")

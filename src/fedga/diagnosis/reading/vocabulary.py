@@ -8,25 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedga.data.assemble import listed
 from fedga.errors import FedGAError, quoted
 
 UNKNOWN = -1
 _LONGEST_SITE = 10_000  # characters
-_SAYS_NOTHING = {
-    "p",
-    "prob",
-    "proba",
-    "probs",
-    "probability",
-    "score",
-    "logit",
-    "positive",
-    "prediction",
-    "y_prob",
-    "y_proba",
-    "y_score",
-    "1",
-}
+_SAYS_NOTHING = re.compile(r"p|probs?|proba|probability|score|logit|positive|prediction|y_(prob|proba|score)|1")
 _TRUTH = {"false": 0, "true": 1}
 
 
@@ -74,7 +61,7 @@ class Labels:
 
     def known(self) -> str:
         """What a label may be, in words."""
-        named = few_of(self.names, 6)
+        named = listed(self.names, 6)
         return f"one of {named}" if self._numbered else f"one of {named}, or a place from 0 to {len(self.names) - 1}"
 
 
@@ -93,7 +80,7 @@ class BinaryLabels(Labels):
     """
 
     def __init__(self, positive: str) -> None:
-        self._named = positive.lower() not in _SAYS_NOTHING
+        self._named = not _SAYS_NOTHING.fullmatch(positive.lower())
         super().__init__((f"not {positive}", positive) if self._named else ("0", "1"))
         self._positive, self._negative = _as_number(positive), ""
         self._by_number = self._named and whole_number(positive) is not None
@@ -186,14 +173,6 @@ def _as_number(text: str) -> str:
     """
     number = _TRUTH.get(text.lower(), whole_number(text))
     return text if number is None else str(number)
-
-
-def few_of(names: Sequence[str], most: int) -> str:
-    """
-    >>> few_of("abc", 3), few_of("abc", 2)
-    ('a, b, c', 'a, b, ...')
-    """
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def check_names(names: Sequence[object], where: str) -> tuple[str, ...]:
