@@ -329,3 +329,26 @@ def test_an_algorithm_of_version_0_1_runs_with_a_warning_that_names_the_new_hook
     ):
         assert new in said
     assert check_algorithm(Old)[-1] == "Flower's messages give the same model"
+
+
+def test_a_model_with_a_head_of_its_own_is_returned_and_saved_with_it(tmp_path: Any) -> None:
+    from fedga import simulate
+    from fedga.data import load_dataset, make_federation
+    from fedga.spec.settings import RunSpec
+    from fedga.store.store import Store
+    from fedga.study.model_files import load_model, model_path
+    from fedga.study.sweep import run_sweep
+
+    federation = make_federation(load_dataset("digits"), clients=10, seed=0, alpha=0.5)
+    settings = {"rounds": 3, "active": 5, "batch_size": 16}
+    result = simulate(federation, "mlp", "fednh", **settings)
+    test = torch.from_numpy(federation.dataset.test_inputs) / federation.dataset.input_scale
+    targets = torch.from_numpy(federation.dataset.test_targets)
+    accuracy = (result.model(test).argmax(-1) == targets).double().mean().item()
+    assert accuracy == pytest.approx(result.rounds[-1]["accuracy"])
+
+    spec = RunSpec(dataset="digits", alpha=0.5, clients=10, algorithm="fednh", **settings)
+    with Store(tmp_path) as store:
+        run_sweep([spec], store, torch.device("cpu"))
+    saved = load_model(model_path(tmp_path, spec))
+    assert torch.allclose(saved.model(test), result.model(test), atol=1e-5)

@@ -339,6 +339,14 @@ class ServerSide:
         rows = torch.tensor([lane - segments[0].lanes.start for lane in lanes], device=self.device)
         return stacked_head(self.model, segments[0].algorithm, {name: value[rows] for name, value in sent.items()})
 
+    def sent_with_head(self, lane: int, round_number: int) -> dict[str, Tensor]:
+        """What the head of a lane's algorithm needs beside the model; nothing where the network's own is used."""
+        segment = self._segment_of(lane)
+        if not overrides(segment.algorithm, "head"):
+            return {}
+        sent = self._broadcast(segment, round_number)
+        return {name: value[lane - segment.lanes.start] for name, value in sent.items()}
+
     def _segment_of(self, lane: int) -> Segment:
         return next(segment for segment in self.segments if segment.lanes.start <= lane < segment.lanes.stop)
 

@@ -18,6 +18,7 @@ from fedga.data.federation import Dataset, Federation
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
 from fedga.engine.evaluation.metrics import Metric, check_name, own_metrics
+from fedga.engine.headed import with_head
 from fedga.engine.server import LaneRound
 from fedga.engine.stack.lanes import Lane
 from fedga.errors import FedGAError, unknown_name
@@ -103,7 +104,7 @@ def simulate(
             rows.append({"round": result.round, **result.metrics})
         if on_round is not None:
             on_round(result)
-    return _result(engine, network, rows, diverged)
+    return _result(engine, rows, diverged)
 
 
 _OF_DATA = tuple(each.name for each in dataclasses.fields(DataSettings))
@@ -130,11 +131,15 @@ def _check_outputs(network: nn.Module, dataset: Dataset) -> None:
         )
 
 
-def _result(engine: Engine, network: nn.Module, rows: list[dict[str, float]], diverged: bool) -> RunResult:
+def _result(engine: Engine, rows: list[dict[str, float]], diverged: bool) -> RunResult:
     stack = engine.stack
+    network = copy.deepcopy(engine.lanes[0].model)  # what the algorithm freezes included
     engine.model.unflatten(stack.params[0].cpu(), stack.buffers[0].cpu(), network)
     averaged = None
     if stack.averaging:
         averaged = copy.deepcopy(network)
         engine.model.unflatten(stack.averaged_params[0].cpu(), stack.averaged_buffers[0].cpu(), averaged)
-    return RunResult(rows, network, averaged, diverged)
+    sent = {name: value.cpu() for name, value in engine.server.sent_with_head(0, engine.round).items()}
+    algorithm = engine.lanes[0].algorithm
+    averaged = None if averaged is None else with_head(averaged, algorithm, sent)
+    return RunResult(rows, with_head(network, algorithm, sent), averaged, diverged)

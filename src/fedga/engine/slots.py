@@ -16,6 +16,7 @@ from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
 from fedga.engine.local import Slots, SlotSegment
 from fedga.engine.optimizers import scheduled_rate
 from fedga.engine.stack.lanes import OWN, Own
+from fedga.errors import FedGAError
 from fedga.selection.availability import work_shares
 from fedga.spec.augmentation import Augmentation
 from fedga.spec.settings import TrainingSettings
@@ -51,6 +52,8 @@ class SlotPlanner:
         self.longest = int(self.lengths.max())
         self.batch_size = min(specs[0].batch_size, self.longest)  # wider would be padding alone
         self.augmentation = Augmentation.parse("--augment", specs[0].augment)
+        if self.augmentation:
+            _check_pictures(data.dataset.input_shape, self.augmentation)
         self.needs_samples = any(algorithm.needs_class_features for algorithm in algorithms)
         self.weight_decay = self.per_lane([spec.weight_decay for spec in specs])
         self.clip = self.per_lane([spec.clip or float("inf") for spec in specs])
@@ -169,3 +172,13 @@ class SlotPlanner:
         position = torch.arange(self.table.largest, device=self.device).expand(len(flat), -1)
         real = position < self.table.sizes[self.table.of_lane[which], flat][:, None]
         return self.table.samples(which, flat, torch.where(real, position, 0)), real.to(self.dtype)
+
+
+def _check_pictures(shape: tuple[int, ...], augmentation: Augmentation) -> None:
+    if len(shape) != 3:
+        raise FedGAError("--augment changes pictures, and these samples are rows of a table: leave it out")
+    if augmentation.shift >= min(shape[1:]):
+        size = f"{shape[1]}×{shape[2]}"
+        raise FedGAError(
+            f"--augment shift:{augmentation.shift} moves pictures of {size} pixels out of sight: shift less"
+        )

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedga.errors import FedGAError, quoted
 from fedga.plugins import KINDS, Plugin, parts
-from fedga.spec.settings import RunSpec
+from fedga.spec.settings import PARTITIONS, SERVERS, RunSpec, parse_selection
 from fedga.store.database import reading
 from fedga.store.digests import Digests, has_table, seal_rows
 from fedga.store.records import METRICS
 
 
 def own_code(specs: Iterable[RunSpec], *, measured: bool = False) -> dict[Plugin, str]:
-    """Plugins of these runs (algorithms and networks; metrics if ``measured``), with digests of their code."""
-    from fedga.algorithms import ALGORITHMS, own_algorithms  # which load torch: results are read without it
+    """Plugins of these runs (and metrics, if they are ``measured``), with digests of their code."""
+    from fedga.algorithms import ALGORITHMS  # which loads torch: results are read without it
     from fedga.models import own_model
+    from fedga.selection import SELECTIONS
 
     specs = list(specs)
-    names, models = {spec.algorithm_name for spec in specs} - ALGORITHMS.keys(), {spec.model for spec in specs}
-    used = [part for name, part in own_algorithms(installed=bool(names)).items() if name in names]
+    models = {spec.model for spec in specs}
+    registries: tuple[tuple[str, Collection[str], set[str]], ...] = (
+        ("algorithms", ALGORITHMS, {spec.algorithm_name for spec in specs}),
+        ("partitions", PARTITIONS, {spec.partition for spec in specs}),
+        ("selections", SELECTIONS, {parse_selection(spec.select)[0] for spec in specs}),
+        ("servers", SERVERS, {spec.server for spec in specs}),
+    )
+    used: list[Plugin] = []
+    for kind, ours, names in registries:
+        strange = names - set(ours)
+        used += [part for name, part in parts(kind, ours, installed=bool(strange)).items() if name in strange]
     used += [part for name in sorted(models) if (part := own_model(name))]
     used += parts("metrics", METRICS).values() if measured else []
     return {part: part.digest() for part in used}

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from fedga import plugins
+from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.common.files import write_whole
 from fedga.common.sealed import DamagedError, seal, unseal
 from fedga.data import Dataset
 from fedga.engine.device_data import InputScaling
+from fedga.engine.headed import with_head
 from fedga.engine.stack.stacked import float_buffers, trained_parameters
 from fedga.errors import FedGAError, quoted
 from fedga.models import MODELS, build_model, own_model
@@ -30,6 +32,7 @@ from fedga.spec.settings import SITES, RunSpec
 from fedga.study.prepare import fitting_model
 
 FORMAT = "fedga-model-1"
+RECEIVED = "received."  # before the names of tensors that an algorithm's head needs beside the weights
 _MOST_AXES, _MOST_VALUES = 4, 1 << 28  # of a sample
 Columns = tuple[str | None, str | None]  # of labels and of clients
 
@@ -97,7 +100,7 @@ def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
 
 def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor]) -> None:
     """Write weights and description in one step: a reader never sees half a file."""
-    pixels = InputScaling.of(dataset, spec.standardize)
+    pixels = InputScaling.of(dataset, spec.standardize).to(torch.device("cpu"), torch.float32)
     description = {
         "format": FORMAT,
         "spec": spec.to_json(),
@@ -132,8 +135,22 @@ def load_model(path: Path, model: str | None = None, notice: Callable[[str], Non
     if not file.has_digest:
         notice(f"{path.name} is without digests, as fedga 0.1 wrote it: damage to it would not be noticed")
     description = _description(path, file.metadata)
-    network = _network(path, description, model, file.tensors, notice)
-    return SavedModel(model=network, **description)
+    weights = {name: value for name, value in file.tensors.items() if not name.startswith(RECEIVED)}
+    network = _network(path, description, model, weights, notice)
+    beside = {name.removeprefix(RECEIVED): file.tensors[name] for name in file.tensors.keys() - weights.keys()}
+    return SavedModel(model=_headed(path, description["spec"], network, beside), **description)
+
+
+def _headed(path: Path, spec: RunSpec, network: nn.Module, beside: Mapping[str, Tensor]) -> nn.Module:
+    """The network with the head of its algorithm, where that is not the network's own."""
+    if not beside:
+        return network
+    cure = "name it in your fedga.toml if you trust that code"
+    plugins.received_part("algorithms", spec.algorithm_name, ALGORITHMS, str(path), cure)
+    algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+    if any(not value.is_floating_point() or not value.isfinite().all() for value in beside.values()):
+        raise FedGAError(f"the head in {path} holds what are not finite numbers: give an intact copy")
+    return with_head(network, algorithm, beside).eval()
 
 
 def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:

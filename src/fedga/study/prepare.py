@@ -21,7 +21,10 @@ from fedga.engine.stack.lanes import Lane
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError
 from fedga.models import build_model, own_model
-from fedga.spec.settings import RunSpec
+from fedga.selection import make_selection
+from fedga.selection.availability import read_availability, trace_digest
+from fedga.servers import make_server
+from fedga.spec.settings import RunSpec, parse_selection
 from fedga.store.records import Partition
 
 Made = TypeVar("Made")
@@ -78,6 +81,10 @@ class Preparation:
             _ = self.metrics  # tried before anything runs
         for spec in specs:
             make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+            name, options = parse_selection(spec.select)
+            make_selection(name, **dict(options))
+            make_server(spec.server)
+            read_availability(spec.availability)
         for spec in {(s.dataset, s.model, s.norm): s for s in specs}.values():
             self._check_model(spec)
         for spec in specs:
@@ -122,7 +129,7 @@ class Preparation:
 
     def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]:
         """Content hash of every run's data, by run id."""
-        return {spec.run_id: self.dataset(spec).fingerprint for spec in specs}
+        return {spec.run_id: self.dataset(spec).fingerprint + trace_digest(spec.availability) for spec in specs}
 
     def hints(self, specs: Sequence[RunSpec]) -> list[str]:
         """What a user should know of these data before they train; most often nothing."""

@@ -18,7 +18,7 @@ from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
 from fedga.engine.evaluation.metrics import ClientRecord
 from fedga.engine.profile import DATA, NO_PROFILE, STORE, Profile
-from fedga.engine.server import LaneRound
+from fedga.engine.server import LaneRound, ServerSide
 from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, in_engine_order, stacking_key
 from fedga.engine.stack.stacked import StackedModel
@@ -29,7 +29,7 @@ from fedga.spec.settings import RunSpec
 from fedga.store.database import explained
 from fedga.store.records import ClientRound, Group, Partition, RoundMetrics, Run
 from fedga.store.store import Store
-from fedga.study.model_files import model_path, save_model
+from fedga.study.model_files import RECEIVED, model_path, save_model
 from fedga.study.prepare import Preparation
 from fedga.study.states import check_states, read_states, write_states
 
@@ -62,6 +62,7 @@ class Trainer(Protocol):
     model: StackedModel
     data: DeviceData
     budget: MemoryBudget
+    server: ServerSide
 
     @property
     def stack(self) -> LaneStack: ...
@@ -322,10 +323,12 @@ class _GroupRun:
         assert self.engine is not None
         lane, model = self.engine.lanes[position], self.engine.model
         stack, dataset = self.engine.stack, self.engine.data.dataset
+        received = self.engine.server.sent_with_head(position, self.engine.round)
 
         def weights(params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
             named = model.params.views(params.cpu()) | model.buffers.views(buffers.cpu())
-            return {name: tensor.clone() for name, tensor in named.items() if name in lane.model.state_dict()}
+            own = {name: tensor.clone() for name, tensor in named.items() if name in lane.model.state_dict()}
+            return own | {RECEIVED + name: value.cpu().clone() for name, value in received.items()}
 
         with explained(self.store.folder):
             path = model_path(self.store.folder, lane.run)

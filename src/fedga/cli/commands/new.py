@@ -1,7 +1,12 @@
-"""`fedga new`: an algorithm, network, data source or metric of one's own: a file that works, its test, its name."""
+"""`fedga new`: a part of one's own: a file that works as it is, its test, and its name in ``fedga.toml``.
+
+The files are ``cli/templates/KIND.txt``; ``{name}``, ``{module}`` and ``{title}`` stand for focal-loss, focal_loss
+and FocalLoss.
+"""
 
 from __future__ import annotations
 
+import ast
 import datetime
 import importlib.util
 import keyword
@@ -10,8 +15,11 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -19,14 +27,14 @@ import typer
 
 from fedga import plugins
 from fedga.cli.console import say
-from fedga.cli.templates import ALGORITHM, DATASET, METRIC, MODEL, Template
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError, quoted
 from fedga.spec.catalog import find_source
+from fedga.spec.settings import PARTITIONS, SERVERS
 from fedga.store.records import METRICS
 
 app = typer.Typer(
-    help="Start an algorithm, network, data source or metric of your own.\n\n"
+    help="Start an algorithm, network, selection rule or another part of your own.\n\n"
     "Each command writes NAME.py, which works as it is and says which line to change, test_NAME.py, and the name into "
     "fedga.toml: every fedga command in that folder, or below it, then knows it.",
     no_args_is_help=True,
@@ -35,6 +43,58 @@ LONGEST_NAME = 100  # file systems take 255 bytes, and the test's name is longer
 _LOADED_UNASKED = ("conftest", "sitecustomize", "usercustomize")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What you call it on the command line, such as focal.")]
 Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files go.", show_default="here")]
+
+
+@dataclass(frozen=True)
+class Template:
+    """One kind of part."""
+
+    kind: str  # its table in fedga.toml
+    file: str
+    attribute: str  # what the file's reference names
+    use: tuple[str, ...]  # the commands that use it
+
+    @cached_property
+    def code(self) -> str:
+        return self._text(f"{self.file}.txt")
+
+    @cached_property
+    def test(self) -> str:
+        return self._text(f"{self.file}_test.txt")
+
+    def _text(self, file: str) -> str:
+        return resources.files("fedga.cli").joinpath("templates", file).read_text(encoding="utf-8")
+
+    @property
+    def names(self) -> set[str]:
+        """All names in the file and its test, except that of the part: one of the user's own must be none of them."""
+        filled = {"name": "a-part", "module": "a_part", "title": "APart", "year": 2000}
+        nodes = [node for text in (self.code, self.test) for node in ast.walk(ast.parse(text.format(**filled)))]
+        found = {node.id for node in nodes if isinstance(node, ast.Name)}
+        found |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        found |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+        return found - {self.attribute.format(**filled)}
+
+
+ALGORITHM = Template(
+    "algorithms", "algorithm", "{title}", ("fedga algorithms {name}", "fedga run --algorithm fedavg,{name}")
+)
+MODEL = Template("models", "model", "{title}", ("fedga run --model mlp,{name}",))
+DATASET = Template(
+    "datasets",
+    "dataset",
+    "load",
+    ("fedga data show {name} --alpha 0.1 --clients 10", "fedga run --dataset {name} --clients 10"),
+)
+METRIC = Template("metrics", "metric", "{module}", ("fedga run",))
+SELECTION = Template(
+    "selections",
+    "selection",
+    "{title}",
+    ("fedga algorithms --check select:{name}", "fedga run --select uniform,{name}"),
+)
+PARTITION = Template("partitions", "partition", "{title}", ("fedga run --partition {name}",))
+SERVER = Template("servers", "server", "{title}", ("fedga run --server sgd,{name}",))
 
 
 @app.command("algorithm")
@@ -62,6 +122,24 @@ def dataset(name: Name, folder: Folder = Path()) -> None:
 def metric(name: Name, folder: Folder = Path()) -> None:
     """Write a metric of the global model: it starts as the recall of the worst class."""
     _write(METRIC, name, folder)
+
+
+@app.command("selection")
+def selection(name: Name, folder: Folder = Path()) -> None:
+    """Write a rule that selects clients: it starts by preferring those with few turns."""
+    _write(SELECTION, name, folder)
+
+
+@app.command("partition")
+def partition(name: Name, folder: Folder = Path()) -> None:
+    """Write a partition: it starts with shuffled samples in equal parts."""
+    _write(PARTITION, name, folder)
+
+
+@app.command("server")
+def server(name: Name, folder: Folder = Path()) -> None:
+    """Write a server optimiser: it starts as momentum."""
+    _write(SERVER, name, folder)
 
 
 def _write(template: Template, name: str, folder: Path) -> None:
@@ -105,6 +183,7 @@ def _check(template: Template, name: str, module: str, folder: Path) -> None:
     from fedga.algorithms import ALGORITHMS  # which load torch
     from fedga.engine.evaluation.metrics import check_name
     from fedga.models import MODELS
+    from fedga.selection import SELECTIONS
 
     kind = plugins.KINDS[template.kind]
     if len(name) > LONGEST_NAME:
@@ -113,8 +192,15 @@ def _check(template: Template, name: str, module: str, folder: Path) -> None:
         )
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or keyword.iskeyword(module) or module.endswith("_"):
         raise FedGAError(f"{name!r} cannot be a name: use letters, digits, - and _, such as focal-loss")
-    taken = {"algorithms": name in ALGORITHMS, "models": name in MODELS, "metrics": name in METRICS}
-    if taken.get(template.kind, find_source(name) is not None):
+    taken: dict[str, Collection[str]] = {
+        "algorithms": ALGORITHMS,
+        "models": MODELS,
+        "metrics": METRICS,
+        "partitions": PARTITIONS,
+        "selections": SELECTIONS,
+        "servers": SERVERS,
+    }
+    if find_source(name) is not None if template.kind == "datasets" else name in taken[template.kind]:
         raise FedGAError(f"{name} is the name of a built-in {kind}: choose another name")
     if template.kind == "metrics":
         check_name(name)
