@@ -38,8 +38,8 @@ READING = (
     "Numbers count imports between modules.",
     "Rooms in one band do not import each other.",
 )
-CELL_X, CELL_Y, LEFT, TOP = 46, 46, 296, 14
-BOX, BOX_HEIGHT, REACH = 114, 32, 14  # a box reaches this far to the right of its own column
+CELL_X, CELL_Y, LEFT, TOP = 42, 44, 348, 14
+BOX, BOX_HEIGHT, REACH = 132, 34, 14  # a box reaches this far to the right of its own column
 INK, QUIET, LINE, FORBIDDEN = "#1f2933", "#6b7683", "#c9d1d9", "#c81e1e"
 
 
@@ -131,12 +131,12 @@ def _legend(height: int) -> list[str]:
     for place, words in enumerate(READING):
         weight = "600" if place == 0 else "400"
         lines.append(
-            f'<text x="36" y="{top + 26 * place}" font-size="18" font-weight="{weight}" fill="{INK}">{words}</text>'
+            f'<text x="36" y="{top + 26 * place}" font-size="20" font-weight="{weight}" fill="{INK}">{words}</text>'
         )
     top += 26 * len(READING) + 8
     for place, (name, (color, _)) in enumerate(GROUPS.items()):
         lines.append(f'<rect x="36" y="{top + 26 * place - 12}" width="22" height="14" rx="4" fill="{color}"/>')
-        lines.append(f'<text x="68" y="{top + 26 * place}" font-size="16" fill="{QUIET}">{name}</text>')
+        lines.append(f'<text x="68" y="{top + 26 * place}" font-size="18" fill="{QUIET}">{name}</text>')
     return lines
 
 
@@ -178,9 +178,9 @@ def _box(room: str, place: int, layer: int) -> list[str]:
     return [
         f'<g class="room" data-room="{room}" data-layer="{layer}">',
         f'<rect x="{left}" y="{top}" width="{BOX}" height="{BOX_HEIGHT}" rx="7" fill="{_color(room)}"/>',
-        f'<text x="{left + BOX // 2}" y="{_y(place) + 5}" text-anchor="middle" font-size="16" font-weight="600" '
+        f'<text x="{left + BOX // 2}" y="{_y(place) + 6}" text-anchor="middle" font-size="19" font-weight="600" '
         f'fill="#ffffff">{room}</text>',
-        f'<text x="{left - 10}" y="{_y(place) + 5}" text-anchor="end" font-size="14" fill="{QUIET}">{about}</text>',
+        f'<text x="{left - 10}" y="{_y(place) + 6}" text-anchor="end" font-size="17" fill="{QUIET}">{about}</text>',
         "</g>",
     ]
 
@@ -188,14 +188,14 @@ def _box(room: str, place: int, layer: int) -> list[str]:
 def _bubble(source: str, target: str, row: int, column: int, count: int) -> list[str]:
     """Where the line of one room meets that of another; bigger for more imports."""
     allowed = row < column
-    radius = round(min(9 + 1.6 * count**0.5, 19), 1)
+    radius = round(min(10.5 + 1.5 * count**0.5, 20), 1)
     color = _color(source) if allowed else FORBIDDEN
     plural = "s" * (count != 1)
     return [
         f'<g class="arrow" data-from="{source}" data-to="{target}" data-count="{count}">',
         f"<title>{source} imports from {target}: {count} time{plural}</title>",
         f'<circle cx="{_x(column)}" cy="{_y(row)}" r="{radius}" fill="#ffffff" stroke="{color}" stroke-width="1.6"/>',
-        f'<text x="{_x(column)}" y="{_y(row) + 5}" text-anchor="middle" font-size="14" fill="{color}">{count}</text>',
+        f'<text x="{_x(column)}" y="{_y(row) + 6}" text-anchor="middle" font-size="17" fill="{color}">{count}</text>',
         "</g>",
     ]
 
