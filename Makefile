@@ -24,14 +24,14 @@ quick: check  ## before every commit: check, and the tests of the core on small 
 test: check browser  ## everything CI runs
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-long: fuzz federations  ## the longest proofs, which `make test` leaves out: before a release
-	$(BIN)/python -m pytest -n 3 --dist load -m long
+long: fuzz  ## the longest proofs, which `make test` leaves out: before a release
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
 
 fuzz: $(READY)  ## damage files of every kind, at random: make fuzz N=1000 (of each kind)
 	FEDGA_FUZZ=$(or $(N),200) $(BIN)/python -m pytest tests/hostile/test_damage.py
 
-federations: $(READY)  ## the two pages of the documentation on which real servers and sites run, in full
-	FEDGA_FEDERATIONS=1 $(BIN)/python -m pytest tests/docs/test_federation_pages.py
+federations: $(READY)  ## of `make long`: the pages of the documentation on which real servers and sites run
+	$(BIN)/python -m pytest -m long tests/docs/test_long_pages.py
 
 check: $(READY)  ## lint, formatting, types, and that imports between rooms go one way
 	$(BIN)/ruff check .
