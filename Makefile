@@ -37,7 +37,7 @@ check: $(READY)  ## lint, formatting, types, and that imports between rooms go o
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-cache --no-logo
 
 # The report page is tried in a real browser. Without one, and without the right to install it, those tests are skipped.
 browser:
