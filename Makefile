@@ -9,24 +9,35 @@ READY := $(VENV)/.ready
 # torch again: so not here.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test fuzz federations check browser docs format bench clean
+# What `make quick` tests: losses, measures, algorithms, settings, partitions, and the engine against the reference loop.
+CORE := tests/losses tests/measures/test_asymmetry.py tests/measures/test_scores.py tests/algorithms tests/spec \
+	tests/common/test_streams.py tests/data/test_partitions.py tests/engine/test_engine_equals_reference.py
+
+.PHONY: demo quick test long fuzz federations check browser docs architecture format bench clean
 
 demo: $(READY)  ## FedAvg against FedGA on digits that ship with scikit-learn: a table, and pictures in demo/
 	$(BIN)/fedga run --out demo
 
+quick: check  ## before every commit: check, and the tests of the core on small networks, in about a minute
+	$(BIN)/python -m pytest -n 2 -k 'not resnet20 and not compiled' $(CORE)
+
 test: check browser  ## everything CI runs
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+long: fuzz  ## the longest proofs, which `make test` leaves out: before a release
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
 
 fuzz: $(READY)  ## damage files of every kind, at random: make fuzz N=1000 (of each kind)
 	FEDGA_FUZZ=$(or $(N),200) $(BIN)/python -m pytest tests/hostile/test_damage.py
 
-federations: $(READY)  ## the two pages of the documentation on which real servers and sites run, in full
-	FEDGA_FEDERATIONS=1 $(BIN)/python -m pytest tests/docs/test_federation_pages.py
+federations: $(READY)  ## of `make long`: the pages of the documentation on which real servers and sites run
+	$(BIN)/python -m pytest -m long tests/docs/test_long_pages.py
 
-check: $(READY)  ## lint, formatting, types
+check: $(READY)  ## lint, formatting, types, and that imports between rooms go one way
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 
 # The report page is tried in a real browser. Without one, and without the right to install it, those tests are skipped.
 browser:
@@ -37,6 +48,9 @@ browser:
 
 docs: $(READY)  ## the documentation as a site, in site/: open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+architecture: $(READY)  ## the picture of the rooms and their imports, in docs/pictures/
+	$(BIN)/python tools/draw_architecture.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,11 +19,19 @@ os.environ.pop("COLUMNS", None)  # set for workers of pytest: tables would be as
 torch.set_num_threads(1)  # the tests' tensors are small: a second thread only costs
 
 # The longest files, and those that mostly wait for processes: they begin first, so that short ones fill the end.
-LONG = ("test_examples.py", "test_federation.py", "test_pages.py", "test_simulation.py")
+FIRST = ("test_federation.py", "test_pages.py", "test_simulation.py", "test_examples.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked long
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+    seen: Counter[str] = Counter()
+    for item in items:
+        if marker := item.get_closest_marker("one_in"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % marker.args[0]:
+                item.add_marker(pytest.mark.long)
+            seen[test] += 1
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,6 @@ class Environment:
         self.folder = folder / "environment"
         self.python = self.folder / "bin" / "python"
         self.source = _copy_of_the_source(folder / "source")
-        self.variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.folder], check=True)
 
     def install(self, *requirements: str) -> None:
@@ -49,18 +48,22 @@ class Environment:
         assert done.returncode == 0, done.stderr
 
     def run(self, *arguments: str, folder: Path) -> str:
-        done = subprocess.run(
-            [self.python, *arguments],
-            cwd=folder,
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            timeout=HANGING_S,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S)),
-        )
-        assert done.returncode == 0, done.stderr
-        assert "Traceback" not in done.stderr, done.stderr
-        return done.stdout
+        return _run(self.python, *arguments, folder=folder)
+
+
+def _run(python: str | Path, *arguments: str, folder: Path) -> str:
+    done = subprocess.run(
+        [python, *arguments],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        capture_output=True,
+        text=True,
+        timeout=HANGING_S,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
 
 
 def _copy_of_the_source(folder: Path) -> Path:
@@ -71,9 +74,9 @@ def _copy_of_the_source(folder: Path) -> Path:
     return folder
 
 
-def _run_example(environment: Environment, name: str, folder: Path) -> None:
+def _run_example(python: str | Path, name: str, folder: Path) -> None:
     shutil.copy(EXAMPLES / name, folder)
-    said = environment.run(name, folder=folder)
+    said = _run(python, name, folder=folder)
     assert said.strip(), f"{name} says nothing"
     for page in PAGES:
         for block in read_blocks(page.read_text(encoding="utf-8")):
@@ -99,6 +102,13 @@ def test_every_example_is_in_the_table():
     assert CORE in NEEDS.values()
 
 
+@pytest.mark.parametrize("name", list(NEEDS)[::2])
+def test_an_example_runs(name, tmp_path):
+    """Every other one, with what is installed here; all of them in a new environment are long."""
+    _run_example(sys.executable, name, tmp_path)
+
+
+@pytest.mark.long
 def test_the_installed_package_is_used_and_nothing_beyond_its_core(core, tmp_path):
     code = (
         "import fedga, importlib.util\n"
@@ -110,11 +120,13 @@ def test_the_installed_package_is_used_and_nothing_beyond_its_core(core, tmp_pat
     assert extras == "[]"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, needed in NEEDS.items() if needed == CORE])
 def test_an_example_that_needs_only_fedga(name, core, tmp_path):
-    _run_example(core, name, tmp_path)
+    _run_example(core.python, name, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, needed in NEEDS.items() if needed != CORE])
 def test_an_example_that_needs_extras(name, complete, tmp_path):
-    _run_example(complete, name, tmp_path)
+    _run_example(complete.python, name, tmp_path)

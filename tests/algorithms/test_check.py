@@ -394,6 +394,7 @@ def test_state_kept_outside_the_hooks_is_found() -> None:
         check_algorithm(Remembers)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_our_networks_pass(name: str) -> None:
     shape = (3, 8, 8) if name == "resnet20" else (1, 16, 16)

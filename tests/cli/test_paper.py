@@ -157,6 +157,7 @@ def test_tune_chooses_the_best_rate_and_goes_on_with_it(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "figures" / "tuning.png").exists()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("dataset", "experiment"), [("cifar100", "figure-adam"), ("tiny-imagenet", "table-main")], ids=["adam", "main"]
 )

@@ -54,10 +54,11 @@ def check_models_equal(folder: str, other: str) -> None:
                 assert torch.equal(tensor, twin.model.state_dict()[name])
 
 
-def test_killed_again_and_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [(13,), pytest.param((1, 5, 13, 20), marks=pytest.mark.long)], ids=len)
+def test_killed_again_and_again(rounds: tuple[int, ...], tmp_path: Path) -> None:
     done(f"{VARIED} --out whole")
     log, pause = tmp_path / "log.txt", random.Random(time.time_ns())
-    for target in (1, 5, 13, 20):
+    for target in rounds:
         process = start(f"{VARIED} --out out", log)
         process.until(lambda target=target: rounds_done("out") >= target)  # type: ignore[misc]
         time.sleep(pause.uniform(0, 0.02))  # anywhere in the rounds and commits that follow

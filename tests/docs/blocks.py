@@ -3,7 +3,7 @@
 A page has an empty folder of its own. What its blocks may be:
 
     ```python                       run, all of a page in one namespace
-    ```python title="deal.py"       written to that file, which a later block uses that is run or written itself;
+    ```python title="split.py"      written to that file, which a later block uses that is run or written itself;
                                     likewise any other language
     ```python excerpt="src/x.py"    found word for word in that file of the repository, indentation aside
     ```sh                           run by `bash -euo pipefail`; `pip install` checks that it is installed

@@ -13,7 +13,10 @@ RUNNER = Path(__file__).with_name("blocks.py")
 PAGES = sorted(
     [*ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 )
-FEDERATIONS = [ROOT / "docs/flower-tutorial.md", ROOT / "docs/real-machines.md"]  # they mostly wait for processes
+# These train for long, or wait for servers and sites: `make test` only reads their commands, `make long` runs them.
+LONG_PAGES = [
+    ROOT / f"docs/{name}.md" for name in ("flower-tutorial", "real-machines", "comparison", "how-to/own-data")
+]
 
 
 def called(page: Path) -> str:

@@ -132,6 +132,7 @@ GEOMETRIES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_convolution(name: str) -> None:
     tensors = GEOMETRIES[name].tensors()
@@ -183,6 +184,7 @@ def test_tensors_may_lie_in_memory_in_any_order(outputs: int, taps: int, padding
     assert_convolution(geometry, tensors, given)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 2, 0, 3), (0, 0, 4, 0)])
 def test_spread_puts_zeros_around_and_between(padding: tuple[int, int, int, int], step: int) -> None:
@@ -206,6 +208,7 @@ def special_pictures(*shape: int) -> Tensor:
     return pictures.float()
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("window", [(2, 2), (3, 2), (1, 3), (4, 1)])
 @pytest.mark.parametrize("size", [(12, 12), (7, 9), (4, 3)])
 @pytest.mark.parametrize("lay", [fenced, reversed_in_memory])
@@ -289,6 +292,7 @@ SCALES = [1.0, 1.0, 1.0, 1e-6]  # the last gradient is so small that what is add
 
 
 @pytest.mark.usefixtures("kernels")
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("size", [7, 5000])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("clips", [True, False])
@@ -315,6 +319,7 @@ def test_sgd(size: int, momentum: float, clips: bool, decays: bool) -> None:
     assert torch.equal(moved[2], start[2].float())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", [(3, 5, 4), (3, 20, 21), (6,), (1500,)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_batches(shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -11,13 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CASES = Path(__file__).with_name("kernel_cases.py")
 
 if sys.platform == "linux":  # where there is Triton
 
-    def test_kernels_in_the_interpreter_of_triton() -> None:
+    @pytest.mark.parametrize("cases", ["not long", pytest.param("long", marks=pytest.mark.long)])
+    def test_kernels_in_the_interpreter_of_triton(cases: str) -> None:
         """What fails is named in the output; run it alone as ``TRITON_INTERPRET=1 pytest FILE -k NAME``."""
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", str(CASES)]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", "-m", cases, str(CASES)]
         settings = os.environ | {"TRITON_INTERPRET": "1"}
         done = subprocess.run(command, env=settings, cwd=CASES.parents[2], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -135,6 +135,7 @@ def test_engine_order_changes_nothing_and_saves_segments(exact_data: DeviceData)
         assert_same_state(state, by_seed[lane.spec.seed])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("model", ["mlp", Mixing], ids=["mlp", "own"])
 @pytest.mark.parametrize("slots", [1, 2, 3, 5, 9])
 def test_chunks_of_any_size_give_the_same_numbers(slots: int, model: Any, exact_data: DeviceData) -> None:

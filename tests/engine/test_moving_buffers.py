@@ -137,6 +137,7 @@ def moved(engine: Any, lane: Lane) -> list[str]:
     return [name for name in before if not torch.equal(before[name], after[name])]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("slots", [1000, 1])
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedntd", "climb"])

@@ -1,7 +1,7 @@
 """A real federation on this machine: TLS, keys, a server and three sites, each a process that can be killed.
 
-Rounds take seconds, so one story holds all scenarios, and the tests look at what it left behind: FedAvg is trained
-through the death of the server, and then FedGA through the death of a site.
+Rounds take seconds, so one story holds all scenarios, and the tests read what it left behind: FedGA is trained through
+the death of the server, and then through the death of a site.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tests.cli.program import done
 from tests.flower.runs import on_engine
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(3600)  # for the story: three minutes on two free cores
+pytestmark = pytest.mark.timeout(3600)  # for the story: two minutes on two free cores
 
 SITES = ("north", "south", "west")
 ROUNDS = 3
-LAST_WHOLE_ROUND = {"fedavg": ROUNDS, "fedga": ROUNDS - 1}  # before a site was killed
+LAST_WHOLE_ROUND = ROUNDS - 1  # before a site was killed
 IMPATIENT = "from fedga.federation import site; site.REFUSED_FOR_S = 1.0"
 
 
@@ -146,7 +146,7 @@ def write(path: Path, content: list[list[Any]], *more: str) -> None:
 def found(story: Story) -> None:
     """Certificates and keys: those of two sites are admitted, the third's and an intruder's are not."""
     path, address = story.path, f"localhost:{story.port}"
-    training = ("--algorithm", "fedavg,fedga", "--rounds", str(ROUNDS), "--batch-size", "16")
+    training = ("--algorithm", "fedga", "--rounds", str(ROUNDS), "--batch-size", "16")
     parties = ("--sites", ",".join(SITES), "--classes", ",".join(map(str, range(10))))
     done("flower init", path("server"), "--address", address, *parties, "--server-data", path("server.csv"), *training)
     done("flower init", path("other"), "--address", address, "--sites", "a,b", "--classes", "x,y")
@@ -182,7 +182,7 @@ def tell(story: Story, programs: list[Program]) -> None:
     story.ended("intruder", intruder)
     story.ended("misled", misled)
 
-    server.hears("fedavg, round 1 of")
+    server.hears("fedga, round 1 of")
     server.sends(signal.SIGKILL)
     story.ended("killed server", server)
     server = start("serve", "server")  # at once
@@ -243,24 +243,22 @@ def test_the_run_ends_well(story: Story) -> None:
     assert story.codes["server"] == 0, story.said["server"]
     assert "the federation has finished: fedga results server/results" in story.said["server"]
     reached = results(story.folder / "server/results")
-    assert set(reached) == {(name, number) for name in ("fedavg", "fedga") for number in range(1, ROUNDS + 1)}
+    assert set(reached) == {("fedga", number) for number in range(1, ROUNDS + 1)}
 
 
 def test_it_equals_the_built_in_engine_as_long_as_all_sites_live(story: Story) -> None:
     settings = {"dataset": str(story.folder / "whole.csv"), "label_column": "label", "client_column": "client"}
     settings |= {"partition": "natural", "active": len(SITES), "rounds": ROUNDS, "batch_size": 16}
-    specs = [RunSpec(**settings, algorithm=name) for name in ("fedavg", "fedga")]
-    expected = results(on_engine(specs, story.folder / "engine"))
+    expected = results(on_engine([RunSpec(**settings, algorithm="fedga")], story.folder / "engine"))
     reached = results(story.folder / "server/results")
-    for name, last in LAST_WHOLE_ROUND.items():
-        for number in range(1, last + 1):
-            assert reached[name, number] == pytest.approx(expected[name, number], abs=0.01)
+    for number in range(1, LAST_WHOLE_ROUND + 1):
+        assert reached["fedga", number] == pytest.approx(expected["fedga", number], abs=0.01)
 
 
 def test_a_killed_server_goes_on_after_its_last_round(story: Story) -> None:
-    assert "fedavg, round 1 of" in story.said["killed server"]
+    assert "fedga, round 1 of" in story.said["killed server"]
     assert "continued after round" in story.said["server"]
-    assert "fedavg, round 1 of" not in story.said["server"]
+    assert "fedga, round 1 of" not in story.said["server"]
 
 
 def test_a_killed_site_does_not_stop_the_run(story: Story) -> None:

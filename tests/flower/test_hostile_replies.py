@@ -144,6 +144,7 @@ def honest_models() -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("case", TRAINING, ids=str)
 def test_a_reply_to_training(case: Malformed, honest_models: dict[str, torch.Tensor]) -> None:
     trio = Trio("scaffold")
@@ -152,6 +153,7 @@ def test_a_reply_to_training(case: Malformed, honest_models: dict[str, torch.Ten
     assert_named(trio.said)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("case", SURVEY, ids=str)
 def test_a_reply_to_a_survey(case: Malformed, honest_models: dict[str, torch.Tensor]) -> None:
     trio = Trio("climb")
@@ -160,6 +162,7 @@ def test_a_reply_to_a_survey(case: Malformed, honest_models: dict[str, torch.Ten
     assert_named(trio.said)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("case", SCORES, ids=str)
 def test_a_reply_to_an_evaluation(case: Malformed) -> None:
     trio = Trio("fedavg", evaluates_at_sites=True)
@@ -168,6 +171,7 @@ def test_a_reply_to_an_evaluation(case: Malformed) -> None:
     assert_named(trio.said)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("case", INTRODUCTIONS, ids=str)
 def test_an_introduction(case: Malformed) -> None:
     def introduce(message: Message, context: Context) -> Message:
@@ -305,6 +309,7 @@ def test_nobody_answers_in_the_name_of_another(honest_models: dict[str, torch.Te
     assert_named(trio.said)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", range(60))
 def test_flipped_bits_change_nothing_or_are_refused(seed: int, honest_models: dict[str, torch.Tensor]) -> None:
     """In the header of an array: what is read there is what was written, or nothing is."""
@@ -364,6 +369,7 @@ def honest_rows(files: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
     return federation.results()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_run(
     name: str, federation: Federation, honest_rows: list[dict[str, Any]], capfd: pytest.CaptureFixture[str]

@@ -103,6 +103,7 @@ def test_every_algorithm_equals_the_engine(tmp_path: Path) -> None:
     assert_nothing_runs(folder)
 
 
+@pytest.mark.long
 def test_killed_and_interrupted_and_continued(tmp_path: Path) -> None:
     """kill -9 leaves nothing running and Ctrl-C ends in peace; what clients keep is where it was."""
     command, folder = f"{RUNS} --rounds 20 --algorithm scaffold --server momentum", tmp_path / "flower"

@@ -116,7 +116,7 @@ def strike(folder: Path, damage: Damage, place: float, names: str = "*") -> Path
 PLACES = st.floats(0, 1, exclude_max=True)
 
 
-@fuzzed(40)
+@fuzzed(15)
 @given(damage=damages, place=PLACES)
 def test_reading_results(world: World, damage: Damage, place: float) -> None:
     """Rows and summary of a folder; one of its files is damaged."""
@@ -128,7 +128,7 @@ def test_reading_results(world: World, damage: Damage, place: float) -> None:
             assert outcome.out == world.rows, path
 
 
-@fuzzed(40)
+@fuzzed(15)
 @given(damage=damages, place=PLACES)
 def test_going_on(world: World, damage: Damage, place: float) -> None:
     """The same command goes on and ends with the numbers of an undisturbed run, or refuses; then a repair helps."""
@@ -142,7 +142,7 @@ def test_going_on(world: World, damage: Damage, place: float) -> None:
     assert done("results --format csv", folder).out == world.finished, path
 
 
-@fuzzed(40)
+@fuzzed(15)
 @given(damage=damages, place=PLACES, small=st.booleans())
 def test_archives(world: World, damage: Damage, place: float, small: bool) -> None:
     """An archive is shown as it was or refused; a full one that unpacks goes on as it would have."""
@@ -159,7 +159,7 @@ def test_archives(world: World, damage: Damage, place: float, small: bool) -> No
             assert done("results --format csv unpacked").out == world.finished, path
 
 
-@fuzzed(40)
+@fuzzed(15)
 @given(damage=damages)
 def test_models(world: World, damage: Damage) -> None:
     """A model says what it said before it was damaged, or nothing."""
@@ -174,7 +174,7 @@ def test_models(world: World, damage: Damage) -> None:
     assert other.is_file()
 
 
-@fuzzed(15)
+@fuzzed(6)
 @given(damage=damages, place=PLACES)
 def test_cached_pictures(damage: Damage, place: float) -> None:
     """Decoded pictures are decoded again where the cache is damaged."""
@@ -235,7 +235,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@fuzzed(80)
+@fuzzed(30)
 @given(damage=damages, place=PLACES)
 def test_data_and_predictions(data: Path, damage: Damage, place: float) -> None:
     """A user's own file carries no digest: other numbers may come of it, never anything but numbers or a sentence."""

@@ -254,6 +254,7 @@ def test_vmap_of_counts_and_binary():
     torch.testing.assert_close(stacked.mean(-1), looped)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_compiled_in_one_graph(device, variant):

@@ -157,6 +157,7 @@ def test_summaries_tell_last_mean_and_best_apart(tmp_path: Path, spec: Specs) ->
     assert (summary.last["forgetting_rare"], summary.mean["forgetting_rare"]) == (None, 0.25)
 
 
+@pytest.mark.long
 def test_a_thousand_runs_of_500_rounds(tmp_path: Path, spec: Specs) -> None:
     """The time is printed (pytest -s), not asserted: the machine is shared."""
     specs = [spec(seed=seed, algorithm=name) for seed in range(500) for name in ("fedavg", "fedga")]

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from fedga.spec.settings import RunSpec
 from fedga.store.checkpoints import find_strays
 from fedga.store.store import RoundMetrics, Store
@@ -88,10 +90,11 @@ def test_processes_share_the_work_of_one_folder(tmp_path: Path, start: Start) ->
     assert list((tmp_path / "out" / "checkpoints").iterdir()) == []
 
 
-def test_a_kill_at_any_moment_leaves_rows_and_checkpoint_of_one_round(tmp_path: Path, start: Start) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_a_kill_at_any_moment_leaves_rows_and_checkpoint_of_one_round(kills: int, tmp_path: Path, start: Start) -> None:
     folder, last = tmp_path / "out", 0
     moments = random.Random(0)
-    for _ in range(5):
+    for _ in range(kills):
         worker = start(TRAIN_FOREVER, folder)
         assert worker.stdout is not None
         began = worker.stdout.readline()

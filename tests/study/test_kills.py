@@ -171,6 +171,7 @@ def results(folder: Path, rounds: int, seeds: int = 1) -> Path:
     return folder
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("full", ["small", "full"])
 @pytest.mark.parametrize("how", ["kill", "full disk"])
 def test_an_archive_is_the_old_or_the_new_one(how: str, full: str, tmp_path: Path, start: Start) -> None:
