@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
+from fedga.algorithms.base import overrides
 from fedga.data.federation import Dataset, Federation
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
@@ -30,6 +31,8 @@ EXACT = {"rtol": 0.0, "atol": 1e-10}
 # Options that make an algorithm differ clearly from FedAvg within three rounds of a small run; others have none.
 _TELLING = {"fedprox": "fedprox:mu=0.5", "climb": "climb:dual_rate=4:epsilon=0.01"}
 TELLING = {name: _TELLING.get(name, name) for name in ALGORITHMS}
+# Those that train all parameters of a network, and so may share an engine.
+TOGETHER = [name for name in ALGORITHMS if not overrides(make_algorithm(name), "moves")]
 
 
 class Mixing(nn.Module):

@@ -94,7 +94,8 @@ def test_every_algorithm_differs_from_fedavg(algorithm: str, pictures: Dataset) 
         for _ in range(3):
             engine.run_round()
         ends += engine.stack.states()
-    assert distance(*ends) > 1e-3
+    trains_others = ends[0]["params"].shape != ends[1]["params"].shape
+    assert trains_others or distance(*ends) > 1e-3
 
 
 # Every axis that combines with an algorithm. Each must also change the run: `test_axis` asks for both.

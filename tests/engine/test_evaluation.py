@@ -72,7 +72,7 @@ def test_evaluation_equals_a_plain_loop(model: Any, models: int, samples: int, e
     for lane in lanes:
         scramble(lane.model, lane.spec.seed)
     engine = Engine(lanes, exact_data, budget=MemoryBudget(slots=3, models=models, samples=samples))
-    evaluation = engine.server.evaluate()
+    evaluation = engine.server.evaluate(1)
     spread = set()
     for row, lane in enumerate(lanes):
         expected = plain_scores(lane.model, exact_data, lane.spec.standardize)
@@ -88,8 +88,8 @@ def test_evaluation_equals_a_plain_loop(model: Any, models: int, samples: int, e
 def test_evaluation_of_some_lanes(exact_data: DeviceData) -> None:
     lanes = [make_lane(exact_data.dataset, seed=seed, standardize=seed == 1) for seed in range(3)]
     engine = Engine(lanes, exact_data)
-    every = engine.server.evaluate()
-    some = engine.evaluator.evaluate(engine.stack.params[[2, 1]], engine.stack.buffers[[2, 1]], [2, 1])
+    every = engine.server.evaluate(1)
+    some = engine.evaluator.evaluate(engine.stack.params[[2, 1]], engine.stack.buffers[[2, 1]], [2, 1], 1)
     torch.testing.assert_close(some.loss, every.loss[[2, 1]])
     torch.testing.assert_close(some.mean_predictions, every.mean_predictions[[2, 1]])
     assert torch.equal(some.confusion, every.confusion[[2, 1]])
@@ -113,7 +113,7 @@ def test_a_class_the_test_split_lacks_has_no_mean_prediction(pictures: Dataset) 
     lane = make_lane(dataset)
     scramble(lane.model, 1)
     engine = Engine([lane], data)
-    evaluation = engine.server.evaluate()
+    evaluation = engine.server.evaluate(1)
     expected = plain_scores(lane.model, data)
     assert evaluation.mean_predictions[0, 2].isnan().all()
     torch.testing.assert_close(evaluation.mean_predictions[0], expected["mean_predictions"], equal_nan=True)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedga.algorithms import ALGORITHMS
 from fedga.data.federation import Dataset
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
@@ -21,6 +20,7 @@ from fedga.engine.stack.lanes import Lane, LaneState, in_engine_order, stacking_
 from tests.engine.runs import (
     EXACT,
     TELLING,
+    TOGETHER,
     Mixing,
     assert_same_metrics,
     assert_same_state,
@@ -142,7 +142,7 @@ def test_chunks_of_any_size_give_the_same_numbers(slots: int, model: Any, exact_
     """One slot, parts of a lane, one lane, two lanes at a time: each pads and stacks differently."""
     lanes = [
         make_lane(exact_data.dataset, model=model, algorithm=TELLING[name], seed=seed, active=4, server_average=0.2)
-        for seed, name in enumerate(ALGORITHMS)
+        for seed, name in enumerate(TOGETHER)
     ]
     whole, parts = make_engine(lanes, exact_data), make_engine(lanes, exact_data, slots)
     for _ in range(3):
@@ -246,7 +246,7 @@ def test_a_lane_that_diverges_is_reported_and_leaves_the_others_alone(pictures_d
 
     def lanes(lr: float, clip: float | None) -> list[Lane]:
         found = []
-        for name in ALGORITHMS:
+        for name in TOGETHER:
             settings = {"algorithm": TELLING[name], "server": "momentum", "server_average": 0.2}
             found.append(make_lane(pictures_data.dataset, **settings))
             found.append(make_lane(pictures_data.dataset, seed=1, lr=lr, clip=clip, **settings))
@@ -338,7 +338,7 @@ def test_without_keeps_round_and_memory(pictures_data: DeviceData) -> None:
     engine = train([make_lane(pictures_data.dataset, seed=seed) for seed in range(3)], pictures_data, 2)
     left = engine.without({1})
     assert left is not None
-    assert (left.round, left.seeds) == (2, [0, 2])
+    assert (left.round, left.server.seeds) == (2, [0, 2])
     assert left.budget is engine.budget
 
 
@@ -352,9 +352,6 @@ def test_stacking_key_tells_runs_that_cannot_share_an_engine(pictures: Dataset) 
     servers = {"server": "adam", "server_rate": 0.1, "server_average": 0.1, "aggregation": "uniform"}
     assert key(**alike, **servers, lr_schedule="cosine", clip=None) == key()
     for name, value in {
-        "dataset": "other",
-        "label_column": "label",
-        "client_column": "site",
         "model": "lenet",
         "norm": "group",
         "active": 2,
@@ -367,6 +364,8 @@ def test_stacking_key_tells_runs_that_cannot_share_an_engine(pictures: Dataset) 
     }.items():
         assert key(**{name: value}) != key(), name
     assert stacking_key(make_lane(pictures, make_uneven_federation(pictures, clients=5))) != key()
+    assert stacking_key(make_lane(replace(pictures, name="other"))) != key()
+    assert stacking_key(make_lane(pictures, algorithm="fednh")) != key()  # whose head stands still
 
 
 def test_states_are_copies(pictures_data: DeviceData) -> None:

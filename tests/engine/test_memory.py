@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedga.algorithms import ALGORITHMS
 from fedga.engine import engine as engine_module
 from fedga.engine.device_data import DeviceData
 from fedga.engine.stack.budget import MemoryBudget, is_out_of_memory
 from fedga.engine.stack.lanes import Lane
 from fedga.engine.stack.stacked import StackedModel
-from tests.engine.runs import TELLING, assert_same_state, make_engine, make_lane, train
+from tests.engine.runs import TELLING, TOGETHER, assert_same_state, make_engine, make_lane, train
 
 
 def failing(function: Callable[..., Any], error: Exception, when: Callable[[int], bool]) -> Callable[..., Any]:
@@ -44,7 +43,7 @@ ERRORS = [
 def all_lanes(data: DeviceData) -> list[Lane]:
     return [
         make_lane(data.dataset, algorithm=TELLING[name], seed=seed, active=4, server_average=0.2)
-        for seed, name in enumerate(ALGORITHMS)
+        for seed, name in enumerate(TOGETHER)
     ]
 
 

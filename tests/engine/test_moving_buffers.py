@@ -193,9 +193,9 @@ def test_evaluation_moves_nothing(pictures: Dataset) -> None:
     lane = lane_of(pictures, AlsoInEvaluation)
     engine = make_engine([lane], make_data(pictures))
     before = engine.stack.buffers.clone()
-    first = engine.server.evaluate()
+    first = engine.server.evaluate(1)
     assert torch.equal(engine.stack.buffers, before)
-    assert torch.equal(engine.server.evaluate().loss, first.loss)
+    assert torch.equal(engine.server.evaluate(1).loss, first.loss)
 
 
 def test_a_model_without_moving_buffers_is_stacked(pictures: Dataset) -> None:

@@ -14,6 +14,7 @@ from fedga.engine.device_data import DeviceData
 from fedga.engine.stack.lanes import Lane, LaneState
 from tests.engine.runs import (
     TELLING,
+    TOGETHER,
     Mixing,
     assert_same_state,
     distance,
@@ -76,8 +77,7 @@ def test_a_lane_resumes_alone_and_among_others(exact_data: DeviceData) -> None:
     """The checkpoint of one engine serves another in which the lane has other neighbours."""
     dataset = exact_data.dataset
     lanes = [
-        make_lane(dataset, algorithm=TELLING[name], seed=seed, server_average=0.2)
-        for seed, name in enumerate(ALGORITHMS)
+        make_lane(dataset, algorithm=TELLING[name], seed=seed, server_average=0.2) for seed, name in enumerate(TOGETHER)
     ]
     middle = train(lanes, exact_data, 2).stack.states()
     ends = train(lanes, exact_data, 4).stack.states()

@@ -7,12 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedga.algorithms import ALGORITHMS
 from fedga.common import streams
 from fedga.engine import schedule
 from fedga.engine.device_data import DeviceData
 from fedga.selection import Choice, Selection
-from tests.engine.runs import TELLING, make_engine, make_lane
+from tests.engine.runs import TELLING, TOGETHER, make_engine, make_lane
 
 CPU = torch.device("cpu")
 
@@ -84,8 +83,7 @@ def test_every_algorithm_of_a_seed_sees_the_same_clients(pictures_data: DeviceDa
     """Algorithms are compared on the same draw; seeds and rounds are not alike."""
     lanes = [
         make_lane(pictures_data.dataset, algorithm=TELLING[name], seed=seed, diagnose_every=1)
-        for name in ALGORITHMS
-        if name != "fednh"  # which trains other parameters, and so has an engine of its own
+        for name in TOGETHER
         for seed in range(3)
     ]
     engine = make_engine(lanes, pictures_data)

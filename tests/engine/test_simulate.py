@@ -47,7 +47,7 @@ def test_own_module_and_own_algorithm_object(pictures: Dataset) -> None:
         ({"clients": 3}, "clients is part of the federation"),
         ({"preset": "strong"}, "unknown setting 'preset'"),
         ({"rounds": 0}, "^rounds must be"),
-        ({"active": 7}, "^active 7 is more than clients 6"),
+        ({"active": 7}, "^active 7 is more than the 6 clients"),
         ({"model": network(3)}, "one output per class"),
     ],
 )

@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedga.algorithms import ALGORITHMS
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
 from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import Workers
-from tests.engine.runs import TELLING, assert_same_state, make_lane
+from tests.engine.runs import TELLING, TOGETHER, assert_same_state, make_lane
 
 CPU = torch.device("cpu")
 
@@ -31,7 +30,7 @@ def threads() -> Iterator[int]:
 def run(data: DeviceData, model: object) -> Engine:
     lanes = [
         make_lane(data.dataset, model=model, algorithm=TELLING[name], seed=seed, server_average=0.2, diagnose_every=1)
-        for seed, name in enumerate(ALGORITHMS)
+        for seed, name in enumerate(TOGETHER)
     ]
     engine = Engine(lanes, data, budget=MemoryBudget(slots=2, models=2, samples=16))
     for _ in range(2):

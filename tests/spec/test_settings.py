@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedga.errors import FedGAError
 from fedga.spec.kinds import Switch
-from fedga.spec.settings import PARTITIONS, READ_ALPHA, SETTINGS, RunSpec, parse_algorithm
+from fedga.spec.settings import _LATER, PARTITIONS, READ_ALPHA, SETTINGS, RunSpec, parse_algorithm
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
 names = st.text(
@@ -73,6 +73,11 @@ def test_every_field_changes_the_id() -> None:
         "aggregation": "uniform",
         "algorithm_options": (("x", 1.0),),
         "standardize": True,
+        "centralize": True,
+        "augment": "shift:2",
+        "stragglers": 0.5,
+        "select": "in-turn",
+        "availability": "0.5",
         "clip": None,
         "server_rate": 0.5,
         "server_average": 0.5,
@@ -218,7 +223,7 @@ def test_the_ends_of_every_range_are_inside() -> None:
 def test_json_is_plain() -> None:
     """All settings, but for those that came later and have the value that runs before them had."""
     values = json.loads(RunSpec(alpha=0.1).to_json())
-    assert set(values) == {f.name for f in dataclasses.fields(RunSpec)} - {"precision"}
+    assert set(values) == {f.name for f in dataclasses.fields(RunSpec)} - set(_LATER)
     assert list(values) == sorted(values)
     assert json.loads(RunSpec(alpha=0.1, precision="tf32").to_json())["precision"] == "tf32"
 

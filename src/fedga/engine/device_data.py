@@ -29,15 +29,16 @@ class InputScaling:
     shift: Tensor  # [..., channels]
 
     @staticmethod
-    def of(dataset: Dataset, standardize: bool) -> InputScaling:
+    def of(dataset: Dataset, standardize: bool, dtype: torch.dtype = torch.float32) -> InputScaling:
         """Pictures go to [0, 1], or, standardised, every channel to mean 0 and deviation 1 over the training split."""
         inputs = dataset.train_inputs
         channels = inputs.shape[1]
         base = 1.0 / dataset.input_scale if inputs.dtype == np.uint8 else 1.0
         if not standardize:
-            return InputScaling(torch.full((channels,), base, dtype=torch.float64), torch.zeros(channels))
+            return InputScaling(torch.full((channels,), base, dtype=dtype), torch.zeros(channels, dtype=dtype))
         mean, deviation = _channel_statistics(dataset)
-        return InputScaling(torch.from_numpy(1.0 / deviation), torch.from_numpy(-mean / deviation))
+        scale, shift = torch.from_numpy(1.0 / deviation), torch.from_numpy(-mean / deviation)
+        return InputScaling(scale.to(dtype), shift.to(dtype))
 
     def apply(self, inputs: Tensor) -> Tensor:
         """Stored ``[..., samples, channels, *pixels]`` as floats; leading axes are those of ``scale``."""
@@ -70,10 +71,10 @@ class _PixelMaps(dict[bool, InputScaling]):
 
     def __init__(self, dataset: Dataset, device: torch.device, dtype: torch.dtype | None) -> None:
         super().__init__()
-        self._dataset, self._device, self._dtype = dataset, device, dtype
+        self._dataset, self._device, self._dtype = dataset, device, dtype or torch.float32
 
     def __missing__(self, standardize: bool) -> InputScaling:
-        self[standardize] = InputScaling.of(self._dataset, standardize).to(self._device, self._dtype or torch.float32)
+        self[standardize] = InputScaling.of(self._dataset, standardize, self._dtype).to(self._device)
         return self[standardize]
 
 

@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,6 +199,11 @@ def _expand(axes: dict[str, _Given], program: Mapping[str, str]) -> Sweep:
     return Sweep(tuple(runs.values()), provenance, several, dict(program))
 
 
+def _reads(partition: str, readers: Collection[str]) -> bool:
+    """Whether a partition may read a setting; one of the user's own may read any."""
+    return partition in readers or partition not in PARTITIONS
+
+
 def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
     """What is combined: the user's lists and the few defaults that are lists, in the order of the spec's fields."""
     demo = DEMO if given.keys().isdisjoint(("dataset", "algorithm")) else {}
@@ -207,7 +212,11 @@ def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
         axes["partition"] = _Given(("natural",), given["client_column"].source)
     partitions = axes["partition"].values
     for name, readers in _READ_BY.items():
-        if name in given and given[name].values != (None,) and not set(partitions) & set(readers):
+        if (
+            name in given
+            and given[name].values != (None,)
+            and not any(_reads(partition, readers) for partition in partitions)
+        ):
             flag, source = SETTINGS[name].flag, given[name].source
             where = flag if source == flag else f"{name} in {source}"
             remedy = f"leave it out, or choose --partition {', '.join(readers)}"
@@ -218,7 +227,8 @@ def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
 def _fill(chosen: dict[str, Any], axes: Mapping[str, _Given]) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
     """One combination completed from preset and defaults; and for each setting its source and row of the table."""
     for name, readers in _READ_BY.items():
-        if chosen["partition"] not in readers:
+        by_default = name in axes and axes[name].source == "default" and chosen["partition"] not in readers
+        if by_default or not _reads(chosen["partition"], readers):
             chosen.pop(name, None)
     label = chosen["preset"]
     preset = preset_settings(label, chosen["dataset"], chosen.get("alpha"))

@@ -100,7 +100,7 @@ def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
 
 def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor]) -> None:
     """Write weights and description in one step: a reader never sees half a file."""
-    pixels = InputScaling.of(dataset, spec.standardize).to(torch.device("cpu"), torch.float32)
+    pixels = InputScaling.of(dataset, spec.standardize)
     description = {
         "format": FORMAT,
         "spec": spec.to_json(),

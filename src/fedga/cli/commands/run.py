@@ -25,13 +25,14 @@ from fedga.store.code import code_digest, own_code
 PANELS = {
     "What to run": ("algorithm", "preset", "seed", "rounds"),
     "Data and clients": (
-        *("dataset", "alpha", "partition", "clients", "active", "standardize"),
+        *("dataset", "alpha", "partition", "clients", "active", "standardize", "augment"),
         *("client_column", "label_column", "classes_per_client"),
     ),
     "Local training": (
         *("model", "norm", "local_epochs", "batch_size", "optimizer", "lr", "lr_schedule"),
-        *("momentum", "weight_decay", "clip", "precision"),
+        *("momentum", "weight_decay", "clip", "centralize", "precision"),
     ),
+    "Who takes part": ("select", "availability", "stragglers"),
     "Server": ("server", "server_rate", "server_average", "aggregation"),
     "Evaluation": ("evaluate_every", "diagnose_every"),
 }
@@ -64,7 +65,11 @@ def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
 
 # Names whose registries are not settings; `fedga data list` and `fedga algorithms` say more.
 NAMES: Mapping[str, Sequence[str]] = {
-    "algorithm": ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
+    "algorithm": (
+        *("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
+        *("feddyn", "fedsam", "fednh", "resample"),
+    ),
+    "select": ("uniform", "in-turn", "balanced", "bandit"),
     "dataset": tuple(SOURCES),
     "model": ("mlp", "lenet", "resnet20", "package.module:Class"),
     "preset": PRESETS,
@@ -73,7 +78,7 @@ NAMES: Mapping[str, Sequence[str]] = {
 
 def help_text(name: str) -> str:
     """What a setting is, and the names it knows, those of the user's project file too."""
-    setting, kind = SETTINGS[name], f"{name}s"
+    setting, kind = SETTINGS[name], {"select": "selections"}.get(name, f"{name}s")
     known = [*NAMES.get(name, ()), *(setting.kind.names if isinstance(setting.kind, Choice) else ())]
     with suppress(FedGAError):  # help is printed also where the project file is wrong
         known += parts(kind, installed=False) if kind in KINDS else ()
