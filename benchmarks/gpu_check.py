@@ -59,6 +59,14 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.9},
     "adam": {"optimizer": "adam"},
     "weight decay": {"weight_decay": 0.1},
+    "axes": {
+        "augment": "mirror,shift:2",
+        "centralize": True,
+        "stragglers": 0.5,
+        "availability": "0.6",
+        "select": "in-turn",
+        "momentum": 0.5,
+    },
 }
 
 
@@ -356,7 +364,7 @@ def check_network(truths: Sequence[Truth], device: torch.device, tally: Tally) -
 
 def check(device: torch.device, models: Sequence[str], quick: bool) -> int:
     """The exit status."""
-    optimizers = list(OPTIMIZERS)[: 1 if quick else None]
+    optimizers = ["plain", "axes"] if quick else list(OPTIMIZERS)
     algorithms = ["fedavg", "fedga", "scaffold"] if quick else list(ALGORITHMS)
     networks = [*models, "dropout"]
     tally = Tally()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -182,3 +184,17 @@ def test_saved_bytes_are_those_of_one_more_sample() -> None:
     single = StackedModel(network).saved_bytes((1, 8, 8))
     assert (64 + 16) * 4 <= single <= 2 * (64 + 16 + 16 + 4) * 4
     assert StackedModel(network.double()).saved_bytes((1, 8, 8)) == 2 * single
+
+
+def test_an_engine_is_freed_when_it_is_let_go(pictures_data: DeviceData) -> None:
+    """By reference counts alone: a collector that frees memory of a GPU ends the recording of a graph."""
+    gc.collect()
+    gc.disable()
+    try:
+        engine = make_engine([make_lane(pictures_data.dataset, algorithm="fednh")], pictures_data)
+        engine.run_round()
+        seen = weakref.ref(engine.stack)
+        del engine
+        assert seen() is None
+    finally:
+        gc.enable()

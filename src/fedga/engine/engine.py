@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -110,16 +111,15 @@ class Engine:
             )
         self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # by the first lane of a segment
         self.evaluator = ClientEvaluator(self.lanes, data, self.workers, self.budget)
-        self.server = ServerSide(self.lanes, self.model, data, self.stack, self.evaluator, self._class_counts)
+        # The table and not self: an engine without cycles frees the device's memory when it is let go.
+        counts = partial(_class_counts, self.table)
+        self.server = ServerSide(self.lanes, self.model, data, self.stack, self.evaluator, counts)
         self.scaling = self.server.scaling
         profile.built()
 
     @property
     def segments(self) -> list[Segment]:
         return self.stack.segments
-
-    def _class_counts(self) -> Tensor:
-        return self.table.class_counts[self.table.of_lane]
 
     def without(self, ended: set[int]) -> Engine | None:
         """The engine that goes on once some lanes have ended; None if none are left."""
@@ -369,6 +369,10 @@ class Engine:
         lanes = [lane for lane in _range(chunk.lanes) for _ in range(per_lane)]
         with self.profile.span(DIAGNOSIS):
             return self.evaluator.evaluate(*models, lanes, self.round)
+
+
+def _class_counts(table: FederationTable) -> Tensor:
+    return table.class_counts[table.of_lane]
 
 
 def _by_lane(parts: list[dict[str, Tensor]], active: int) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ class ServerSide:
         self.seeds = [lane.spec.seed for lane in lanes]
         self.uniform = torch.tensor([lane.spec.aggregation == "uniform" for lane in lanes], device=self.device)
         self.scaling = lane_scaling(lanes, data)
-        evaluator.head = self.head
+        evaluator.head = WeakMethod(self.head)  # no cycle: memory of a device is freed when the engine is let go
 
     @property
     def segments(self) -> list[Segment]:

@@ -22,7 +22,7 @@ class ClientEvaluator:
     def __init__(self, lanes: Sequence[Lane], data: DeviceData, workers: Workers, budget: MemoryBudget) -> None:
         self.lanes, self.data, self.workers, self.budget = lanes, data, workers, budget
         # The algorithms' head for models of the given lanes in a round; None: the network's own.
-        self.head: Callable[[Sequence[int], int], Head | None] = lambda lanes, round_number: None
+        self.head: Callable[[], Callable[[Sequence[int], int], Head | None] | None] = lambda: None
 
     def evaluate(self, params: Tensor, buffers: Tensor, lanes: Sequence[int], round_number: int) -> Evaluation:
         """Models on the test split, each of the lane ``lanes`` names; those that see the same inputs go together."""
@@ -44,7 +44,8 @@ class ClientEvaluator:
         return self.lanes[lane].spec.standardize, next(same) if overrides(algorithm, "head") else -1
 
     def _head(self, lanes: Sequence[int], round_number: int, some: slice) -> Head | None:
-        return self.head(lanes[some], round_number)
+        found = self.head()
+        return None if found is None else found(lanes[some], round_number)
 
     def examined(self, round_number: int) -> set[int]:
         """The lanes whose local models are looked at in this round: now and then, and in a lane's last round."""

@@ -6,6 +6,7 @@ running them. The recording reads and writes fixed tensors, so every round its i
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -47,8 +48,13 @@ class _Recording:
         self.slots = _clone(slots)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(data.device)
-        with torch.cuda.graph(self.graph, pool=pool):
-            self.result = train_locally(model, data, self.slots, optimizer, momentum)
+        gc.collect()
+        gc.disable()  # what it frees on the device would end the recording
+        try:
+            with torch.cuda.graph(self.graph, pool=pool):
+                self.result = train_locally(model, data, self.slots, optimizer, momentum)
+        finally:
+            gc.enable()
 
     def replay(self, slots: Slots) -> LocalResult:
         for place, value in zip(_tensors(self.slots), _tensors(slots), strict=True):

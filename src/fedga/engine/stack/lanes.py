@@ -86,8 +86,10 @@ def stacking_key(lane: Lane) -> tuple[Any, ...]:
     spec = lane.spec
     network = (spec.model, spec.norm) if isinstance(spec, RunSpec) else id(lane.model)
     trained = tuple(name for name, parameter in lane.model.named_parameters() if parameter.requires_grad)
+    dataset = lane.federation.dataset
+    samples = (dataset.name, dataset.fingerprint) if dataset.fingerprint else id(dataset)
     return (
-        (id(lane.federation.dataset), network, trained, constants(lane.model)),
+        (samples, network, trained, constants(lane.model)),
         (lane.federation.num_clients, spec.active, spec.batch_size, spec.local_epochs, spec.augment),
         (spec.optimizer, spec.momentum, spec.evaluate_every, spec.diagnose_every, spec.precision),
         id(lane) if overrides(lane.algorithm, "groups") else None,  # clients one after another: a run by itself
