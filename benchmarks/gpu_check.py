@@ -365,7 +365,7 @@ def check_network(truths: Sequence[Truth], device: torch.device, tally: Tally) -
 def check(device: torch.device, models: Sequence[str], quick: bool) -> int:
     """The exit status."""
     optimizers = ["plain", "axes"] if quick else list(OPTIMIZERS)
-    algorithms = ["fedavg", "fedga", "scaffold"] if quick else list(ALGORITHMS)
+    algorithms = ["fedavg", "fedga", "scaffold", "fednh"] if quick else list(ALGORITHMS)
     networks = [*models, "dropout"]
     tally = Tally()
     workers = max(1, min(8, (os.cpu_count() or 2) // 2))

@@ -16,6 +16,7 @@ from fedga.common import streams
 from fedga.data.federation import Dataset
 from fedga.engine.augment import PaddedPictures, draw_moves, move_of
 from fedga.engine.device_data import DeviceData
+from fedga.engine.gpu.graphs import _clone, _tensors
 from fedga.engine.reference import Reference, _moved
 from fedga.errors import FedGAError
 from fedga.selection import SELECTIONS, Choice, make_selection
@@ -234,3 +235,17 @@ def test_axes_combine_with_any_algorithm(pictures: Dataset, exact_data: DeviceDa
     for _ in range(3):
         reference.run_round()
     assert_same_state(engine.stack.states()[0], reference_state(reference, engine), **EXACT)
+
+
+def test_a_recorded_graph_gets_every_tensor_of_a_round(pictures: Dataset, pictures_data: DeviceData) -> None:
+    """Whatever a recording reads it must have a copy of, into which the values of later rounds go."""
+    lane = make_lane(pictures, algorithm="fednh", augment="shift:1", diagnose_every=0)
+    engine = train([lane], pictures_data, 1)
+    slots = engine._slots(slice(0, 1), engine.server.select(1), engine.server.broadcast(1))
+    copied = _clone(slots)
+    own, others = ([id(tensor) for tensor in _tensors(each)] for each in (copied, slots))
+    assert not set(own) & set(others)
+    assert copied.held is not None
+    assert copied.moves is not None
+    for tensor in (*copied.held, copied.moves, copied.round, copied.samples, copied.segments[0].received["prototypes"]):
+        assert id(tensor) in own

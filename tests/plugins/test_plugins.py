@@ -472,7 +472,7 @@ def test_a_faulty_algorithm_is_refused_before_anything_is_trained(project: Path)
 
 def test_a_file_given_instead_of_a_name(project: Path) -> None:
     complaint = fedga(f"run {SMALL} --algorithm parts/focal.py:Focal").complaint
-    assert complaint.endswith("name it in fedga.toml, as `fedga new algorithm` does, and give that name")
+    assert complaint.endswith("name it in fedga.toml, as `fedga new` does, and give that name")
 
 
 def test_a_page_of_runs_whose_algorithm_is_gone(project: Path) -> None:

@@ -31,7 +31,7 @@ class Resample(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.epoch not in EPOCHS:
-            raise unknown_name("epoch of resample", self.epoch, EPOCHS)
+            raise unknown_name("epoch of resample", str(self.epoch), EPOCHS)
 
     def class_rates(self, class_counts: Tensor) -> Tensor:
         return torch.where(class_counts > 0, class_counts.clamp(min=1) ** self.power, 0.0)

@@ -67,7 +67,7 @@ def _signature(slots: Slots) -> Any:
     """What a recording depends on besides the values in its tensors."""
     segments = tuple((part.algorithm, part.slots.start, part.slots.stop) for part in slots.segments)
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in _tensors(slots))
-    return segments, shapes, slots.decays, slots.clips
+    return segments, shapes, slots.decays, slots.clips, slots.centralizes, slots.augmentation
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -80,7 +80,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, dict):
         for name in sorted(value):
             yield from _tensors(value[name])
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for each in value:
             yield from _tensors(each)
 
@@ -93,6 +93,6 @@ def _clone(value: Any) -> Any:
         return replace(value, **{each.name: _clone(getattr(value, each.name)) for each in fields(value)})
     if isinstance(value, dict):
         return {name: _clone(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_clone(inner) for inner in value]
+    if isinstance(value, list | tuple):
+        return type(value)(_clone(inner) for inner in value)
     return value
