@@ -149,10 +149,10 @@ def test_bad_addresses(address: str) -> None:
     ("options", "words"),
     [
         ("--sites a,b --classes x,y", "to make one, give --address HOST"),
-        ("--address h --sites a,a --classes x,y", "--sites names 'a' twice"),
+        ("--address h --sites a,a --classes x,y", "--sites 'a,a' has 'a' twice"),
         ("--address h --sites a,,b --classes x,y", "has an empty name"),
         ("--address h --sites a,b/c --classes x,y", "'b/c' is not a name for a site"),
-        ("--address h --sites a,b --classes x", "is a single class"),
+        ("--address h --sites a,b --classes x", "is a single name"),
         ("--address h --sites a,b --classes x,y --server-data nowhere.csv", "'nowhere.csv' does not exist"),
         ("--address h --sites a,b --classes x,y --algorithm fedgaa", "did you mean 'fedga'?"),
         ("--address h --sites a,b --classes x,y --model lenett", "unknown model 'lenett': did you mean 'lenet'?"),

@@ -94,7 +94,7 @@ class Trio:
         if kind == wire.EVALUATE:
             scores = {wire.EXAMPLES: 10 + client, "accuracy": 0.1 * (1 + client), "loss": 1.0 + client}
             return RecordDict({wire.METRICS: MetricRecord(scores)})
-        model = wire.arrays_of(message.content, wire.ARRAYS)
+        model = wire.from_record(message.content.array_records[wire.ARRAYS])
         trained = {name: tensor + 0.01 * (1 + client) for name, tensor in model.items()}
         content = RecordDict(
             {wire.ARRAYS: wire.to_record(trained), wire.METRICS: MetricRecord({wire.EXAMPLES: 10 + client})}
@@ -280,7 +280,9 @@ def test_metrics_of_other_peoples_clients_are_means_of_what_can_be_one(reply: di
     @app.train()
     def fit(message: Message, context: Context) -> Message:
         client = context.node_config["partition-id"]
-        arrays = {name: tensor + 1.0 for name, tensor in wire.arrays_of(message.content, wire.ARRAYS).items()}
+        arrays = {
+            name: tensor + 1.0 for name, tensor in wire.from_record(message.content.array_records[wire.ARRAYS]).items()
+        }
         honest = {"num-examples": 2, "loss": 3.0, "note": float("nan") if client == 1 else 5.0}
         metrics = MetricRecord(reply if client == 0 else honest)
         return Message(RecordDict({"arrays": wire.to_record(arrays), "metrics": metrics}), reply_to=message)

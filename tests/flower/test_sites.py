@@ -164,7 +164,9 @@ def test_a_spoilt_reply_is_left_out(
     def spoiling(message: Message) -> Message | None:
         reply = deliver(message)
         if reply is not None and reply.metadata.src_node_id == bad and wire.ARRAYS in reply.content:
-            reply.content[wire.ARRAYS] = wire.to_record(spoil(wire.arrays_of(reply.content, wire.ARRAYS)))
+            reply.content[wire.ARRAYS] = wire.to_record(
+                spoil(wire.from_record(reply.content.array_records[wire.ARRAYS]))
+            )
         return reply
 
     federation.grid._deliver = spoiling  # type: ignore[method-assign]
@@ -218,9 +220,9 @@ def test_a_stranger_is_left_out(files: Path, tmp_path: Path, capfd: pytest.Captu
     ("settings", "sentence"),
     [
         ({"sites": "north,south,west,east"}, "3 of 4 clients came within 0.2 seconds, site east did not"),
-        ({"sites": "north,,west"}, "sites = 'north,,west' has an empty entry"),
+        ({"sites": "north,,west"}, "sites = 'north,,west' has an empty name"),
         ({"classes": "0,1,1"}, "classes = '0,1,1' has '1' twice"),
-        ({"classes": "0"}, "classes names fewer than two"),
+        ({"classes": "0"}, "classes = '0' is a single name"),
         ({"active": 5}, "active = 5 is more than the 3 sites"),
         ({"min_sites": 5}, "min-sites = 5 is more than the 3 sites"),
         ({"min_sites": "two"}, "min-sites must be a whole number"),
@@ -307,12 +309,12 @@ def test_what_a_client_keeps_waits_for_the_server_to_count_it(files: Path, tmp_p
     kept = [ClientStateStore(federation.folder / name, spec.run_id, client) for client, name in enumerate(SITES)]
     controls = torch.stack([each.read(4)["control"] for each in kept])
     [last] = [
-        wire.arrays_of(asked.content, wire.RECEIVED)["control"]
+        wire.from_record(asked.content.array_records[wire.RECEIVED])["control"]
         for asked, _ in federation.trained()
         if asked.content.config_records[wire.CONFIG]["server-round"] == 4 and asked.metadata.dst_node_id == slow
     ]
     reports = [
-        wire.arrays_of(answer.content, wire.REPORT)["control_change"]
+        wire.from_record(answer.content.array_records[wire.REPORT])["control_change"]
         for asked, answer in federation.trained()
         if asked.content.config_records[wire.CONFIG]["server-round"] == 4
     ]

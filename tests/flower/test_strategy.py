@@ -31,13 +31,17 @@ def make_app(*, introduces: bool = True) -> ClientApp:
     @app.train()
     def fit(message: Message, context: Context) -> Message:
         step = message.content["config"]["step"] * (1 + context.node_config["partition-id"])
-        arrays = {name: tensor + step for name, tensor in wire.arrays_of(message.content, "arrays").items()}
+        arrays = {
+            name: tensor + step for name, tensor in wire.from_record(message.content.array_records["arrays"]).items()
+        }
         metrics = MetricRecord({"num-examples": 1 + context.node_config["partition-id"], "step": float(step)})
         return Message(RecordDict({"arrays": wire.to_record(arrays), "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def look(message: Message, context: Context) -> Message:
-        mean = torch.cat([each.flatten() for each in wire.arrays_of(message.content, "arrays").values()]).mean()
+        mean = torch.cat(
+            [each.flatten() for each in wire.from_record(message.content.array_records["arrays"]).values()]
+        ).mean()
         metrics = MetricRecord({"num-examples": 1, "mean": mean.item()})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 

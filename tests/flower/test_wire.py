@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, Message
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.algorithms.base import Sent
+from fedga.algorithms.parameters import Parameters
 from fedga.flower import wire
 from fedga.models import build_model
 from fedga.spec.settings import RunSpec
@@ -18,6 +19,7 @@ from tests.flower.runs import CLIENTS, by_messages, make_spec
 CLASSES = 10
 MODEL = build_model("mlp", (1, 8, 8), CLASSES)
 PARAMETERS = sum(parameter.numel() for parameter in MODEL.parameters())
+FEATURES = MODEL.output.in_features
 
 
 def sent_bytes(record: ArrayRecord) -> dict[str, int]:
@@ -26,7 +28,7 @@ def sent_bytes(record: ArrayRecord) -> dict[str, int]:
 
 
 def declared_bytes(declared: tuple[Sent, ...]) -> dict[str, int]:
-    return {one.name: one.bytes(CLASSES, PARAMETERS) for one in declared}
+    return {one.name: one.bytes(CLASSES, PARAMETERS, FEATURES) for one in declared}
 
 
 def of_kind(grid: Loopback, kind: str) -> list[tuple[Message, Message]]:
@@ -37,7 +39,9 @@ def of_kind(grid: Loopback, kind: str) -> list[tuple[Message, Message]]:
 def test_messages_hold_what_is_declared(name: str, tmp_path: Path) -> None:
     spec, algorithm = make_spec(algorithm=name), make_algorithm(name)
     grid = by_messages([spec], tmp_path)
-    model = {key: tensor.numpy().nbytes for key, tensor in MODEL.state_dict().items()}
+    parameters = Parameters(MODEL)
+    travels = set(algorithm.moves(parameters)) & set(algorithm.travels(parameters))
+    model = {key: tensor.numpy().nbytes for key, tensor in MODEL.state_dict().items() if key in travels}
     down, up = declared_bytes(algorithm.downloads), declared_bytes(algorithm.uploads)
     survey = {"survey": up.pop("survey")} if algorithm.evaluates_all_clients else {}
     trained = of_kind(grid, wire.TRAIN)

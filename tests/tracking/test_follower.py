@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def test_follows_while_training_goes_on(service: str, tmp_path: Path, monkeypatc
 
 
 def test_one_process_tracks_at_a_time(service: str, study: Path) -> None:
-    with Ledger(study / service) as ledger:
+    with closing(Ledger(study / service)) as ledger:
         assert ledger.take()
         assert deliver(service, study) == [f"another process tracks {study} with {service}, and these runs too"]
     deliver(service, study)

@@ -1,8 +1,4 @@
-"""The certificates of a federation: an authority of its own, and the server's certificate that it signs.
-
-The authority's certificate, ``ca.crt``, is what a site needs to know the server by; it is not secret. Its key signs the
-server's certificate, now and at every renewal, and nothing else.
-"""
+"""The certificates of a federation: an authority's (``ca.crt``, not secret), and the server's, which it signs."""
 
 from __future__ import annotations
 

@@ -56,10 +56,9 @@ class Refusals:
 
 
 class Connections:
-    """All that are open. Strangers end soon, and the oldest of them at once if there are many.
+    """All that are open. Those on which nobody has signed a request end soon, the oldest at once if there are many.
 
-    A site signs its first request, so however many connections others open, it has its turn. A site that opens ever
-    more connections loses its oldest ones.
+    So a site has its turn however many connections others open. One that opens ever more loses its oldest ones.
     """
 
     def __init__(self, refusals: Refusals) -> None:

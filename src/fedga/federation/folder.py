@@ -1,7 +1,4 @@
-"""The two kinds of folders of a federation, the server's and a site's: where their files are, and how they are made.
-
-What is secret lies in ``keys/``; ``ca.crt``, ``*.pub`` and the settings are not. ``flower/`` is what Flower keeps.
-"""
+"""The folders of a federation, the server's and a site's: ``keys/`` is secret, ``flower/`` is what Flower keeps."""
 
 from __future__ import annotations
 
@@ -26,24 +23,9 @@ from fedga.flower.app_template import write_app
 from fedga.flower.processes.words import Value, as_toml
 from fedga.spec.settings import SETTINGS
 
-_FEDERATION = """\
-# Where the server of this federation is, written by `fedga flower init`. Its certificate is made out to this host.
-# What is trained, and by whom, is in app/pyproject.toml. largest-reply is the longest reply of a site in megabytes:
-# a model, and what the algorithm adds to it, must fit in.
-{values}"""
 LARGEST_REPLY = 256  # megabytes
 
-_SITE = """\
-# This site of a federation, written by `fedga flower join`. All of it may be edited, except the name of the site.
-{values}"""
 
-_README = """\
-# A federation
-
-`fedga flower serve` submits this app, and every site runs it; it holds settings and no code but the names of the two
-parts, which come from the fedga installed on each machine. Settings are in `pyproject.toml` and may be edited while the
-server does not run; a change makes another run, which begins at round 1.
-"""
 _TRAINING = ("algorithm", "model", "rounds", "local_epochs", "batch_size", "lr", "server", "standardize", "seed")
 _BEFORE, _DURING = {"wait-for-sites": 600, "min-sites": 0}, {"round-timeout": 3600, "min-replies": 0}
 
@@ -113,10 +95,8 @@ class ServerFolder(_Folder):
     def check_same(self, address: str | None, asked: Mapping[str, Any]) -> None:
         """Refuse an address or settings other than those the folder has."""
         if address is not None and parse_address(address) != self.address():
-            raise FedGAError(
-                f"{self.path} is the federation at {self.address()}, and its certificate is made out to that address: "
-                "choose a new folder for another address, with new keys"
-            )
+            why = "its certificate is made out to that address: choose a new folder"
+            raise FedGAError(f"{self.path} is the federation at {self.address()}, and {why}")
         config = self.config()
         for name, value in asked.items():
             if config.get(name) != value:
@@ -127,10 +107,8 @@ class ServerFolder(_Folder):
         made_by = f"fedga flower init {self.path}"
         self.check_authority()
         if not self.certificate.exists():
-            raise FedGAError(
-                f"{self.certificate} is missing, and without it anybody could pose as the server: {made_by} makes it "
-                "again, and nothing changes for sites; only --insecure does without"
-            )
+            why = "anybody could pose as the server, and only --insecure does without"
+            raise FedGAError(f"{self.certificate} is missing ({why}): {made_by} makes it again")
         check_secret(self.key, made_by)
         if self.authority_key.exists():  # it may be kept elsewhere
             check_secret(self.authority_key, made_by)
@@ -140,10 +118,7 @@ class ServerFolder(_Folder):
     def check_authority(self) -> None:
         """Refuse a folder without the certificate that the sites trust: they would not accept another one."""
         if not self.authority.exists():
-            raise FedGAError(
-                f"{self.authority} is missing, by which sites know the server: copy it back from a site, where it is "
-                "also called ca.crt, or restore it from a backup"
-            )
+            raise FedGAError(f"{self.authority} is missing: copy it back from a site, where it is called ca.crt too")
 
 
 def make_server(path: Path, address_text: str, asked: Mapping[str, Any]) -> ServerFolder:
@@ -154,10 +129,10 @@ def make_server(path: Path, address_text: str, asked: Mapping[str, Any]) -> Serv
     _certify(folder, address)
     folder.admitted.mkdir()
     description = "Federated learning with fedga between real sites"
-    write_app(folder.app, path.name, description, _sections(folder, asked), _README)
+    write_app(folder.app, path.name, description, _sections(folder, asked), _template("README.md"))
     listen = "127.0.0.1" if address.loopback else "::" if ":" in address.host else "0.0.0.0"
     values: dict[str, Value] = {"address": str(address), "listen": listen, "largest-reply": LARGEST_REPLY}
-    write_whole(folder.settings, _FEDERATION.format(values=as_toml(values)))
+    write_whole(folder.settings, _template("federation.toml").format(values=as_toml(values)))
     return folder
 
 
@@ -182,10 +157,7 @@ def renew_certificate(folder: ServerFolder) -> bool:
     if complete and days_left(folder.certificate) >= RENEW_WITHIN_DAYS:
         return False
     if not folder.authority_key.exists():
-        raise FedGAError(
-            f"{folder.authority_key} is missing, which has to sign a new certificate of the server: restore it from a "
-            "backup, or make a new folder"
-        )
+        raise FedGAError(f"{folder.authority_key} is missing: restore it from a backup, or make a new folder")
     _certify(folder, folder.address())
     return True
 
@@ -209,9 +181,7 @@ def admit_key(folder: ServerFolder, path: Path) -> tuple[PublicKey, bool]:
             raise FedGAError(f"{path} is also the key of {same.site}: every site needs a key of its own")
         return same, False
     if key.site in admitted:
-        raise FedGAError(
-            f"{key.site} has another key already: if this one replaces it, delete {place} first and restart the server"
-        )
+        raise FedGAError(f"{key.site} has another key already: to replace it, delete {place} and restart the server")
     write_whole(place, key.line)
     return key, True
 
@@ -267,8 +237,12 @@ def make_site(path: Path, authority: Path, site: str, server: str, **more: Value
     write_whole(folder.authority, authority.read_bytes())
     folder.state.mkdir()
     folder.state.chmod(0o700)
-    write_whole(folder.settings, _SITE.format(values=as_toml(settings)))
+    write_whole(folder.settings, _template("site.toml").format(values=as_toml(settings)))
     return folder, public
+
+
+def _template(name: str) -> str:
+    return (Path(__file__).with_name("template") / name).read_text("utf-8")
 
 
 def _make_empty(path: Path) -> None:

@@ -1,15 +1,12 @@
 """The gate before Flower's server: it lets the requests of sites through, and nothing else.
 
-Flower's SuperLink serves three things on one port: messages of nodes, which it authenticates, and the control of runs
-and the interface of running apps, which it does not. Whoever reached that port could register a key of his own or start
-a run, which is code on the server and at every site. So the SuperLink listens on the loopback address alone, and this
-gate listens for the sites: over TLS, and forwarding the paths of the Fleet API only. The loopback address is open to
-every account of the machine. Run it on a machine where only trusted people have accounts: each of them can reach
-Flower's control of the runs, and so run code at every site.
+Flower's SuperLink authenticates the messages of nodes, but not the control of runs, on the same port: whoever reached
+it could start a run, which is code on the server and at every site. So it listens on the loopback address alone, and
+this gate for the sites: over TLS, and for the paths of the Fleet API only. Every account of the server's machine still
+reaches the loopback address, and so must be trusted.
 
-Flower reads all of a request before it asks who sent it. So the gate checks the signature first: whoever cannot show
-that of an admitted site gets no further than a short request to be let in, and is soon disconnected. An admitted site
-has limits as well: on connections, on the length of a reply, and on the time a request takes.
+Flower reads a request before it asks who sent it. So the gate checks the signature first: without that of an admitted
+site one gets no further than a short request to be let in. Sites have limits on connections, length and time as well.
 """
 
 from __future__ import annotations
@@ -149,10 +146,7 @@ class Connection(H11Protocol):
 
 
 class Gate:
-    """An ASGI app in front of the SuperLink at ``target``; without ``admitted``, nobody has to sign.
-
-    ``most_bytes`` is the length of the longest reply of a site.
-    """
+    """Before the SuperLink at ``target``; without ``admitted`` nobody signs. A reply has at most ``most_bytes``."""
 
     def __init__(
         self,

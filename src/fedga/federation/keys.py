@@ -1,7 +1,4 @@
-"""The key pair by which a server knows a site, and files that only their owner may read.
-
-Keys are on the curve P-384 and in OpenSSH's format, as Flower wants them.
-"""
+"""The keys by which a server knows a site (P-384, in OpenSSH's format), and files that only their owner may read."""
 
 from __future__ import annotations
 
@@ -104,9 +101,7 @@ def check_secret(path: Path, made_by: str) -> None:
     except FileNotFoundError:
         raise FedGAError(f"{path} is missing: {made_by} makes it") from None
     if mode & 0o077:
-        raise FedGAError(
-            f"others may read the private key {path}: make a new one, or chmod 600 {path} if nobody has read it"
-        )
+        raise FedGAError(f"others may read the private key {path}: make a new one, or chmod 600 it if nobody has")
 
 
 def read_received(path: Path, wanted: str) -> bytes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections import Counter
 from dataclasses import dataclass
 
 from fedga.errors import FedGAError, quoted
+from fedga.flower.processes.words import split_names
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 LONGEST_CLASS = 100
@@ -46,9 +46,7 @@ def parse_address(text: str, flag: str = "--address") -> Address:
     host = next(filter(None, found.group("bracketed", "host", "ipv6")), "") if found else ""
     port = int((found and found["port"]) or DEFAULT_PORT)
     if not _is_host(host) or not 1 <= port <= 65535:
-        raise FedGAError(
-            f"{flag} {quoted(text)} is not an address: write HOST or HOST:PORT, such as server.example.org:9092"
-        )
+        raise FedGAError(f"{flag} {quoted(text)} is not an address: write HOST or HOST:PORT, as example.org:9092")
     return Address(host, port)
 
 
@@ -63,10 +61,7 @@ def _is_host(text: str) -> bool:
 def check_site(name: str, flag: str = "--site") -> str:
     """A name that can be a file's, and be read out on the telephone."""
     if not SITE_NAME.fullmatch(name):
-        raise FedGAError(
-            f"{flag} {quoted(name)} is not a name for a site: use up to 63 letters, digits, '-', '_' and '.', such as "
-            "hospital-a"
-        )
+        raise FedGAError(f"{flag} {quoted(name)} is not a name for a site: use 1 to 63 of A-Z a-z 0-9 . _ -")
     return name
 
 
@@ -78,25 +73,13 @@ def parse_parties(sites: str | None, classes: str | None) -> dict[str, str]:
     """
     parties = {}
     if sites is not None:
-        parties["sites"] = ",".join(check_site(site, "--sites:") for site in _names(sites, "--sites"))
+        parties["sites"] = ",".join(check_site(site, "--sites:") for site in split_names(sites, "--sites"))
     if classes is not None:
-        names = _names(classes, "--classes")
-        if len(names) < 2:
-            raise FedGAError(f"--classes {quoted(classes)} is a single class: name all of any site, as healthy,ill")
+        names = split_names(classes, "--classes", least=2)
         for name in names:
             if len(name) > LONGEST_CLASS or not name.isprintable():
                 raise FedGAError(
-                    f"--classes: {quoted(name)} is not a name for a class: use up to {LONGEST_CLASS} printable letters"
+                    f"--classes: {quoted(name)} is not a name for a class: write {LONGEST_CLASS} letters at most"
                 )
         parties["classes"] = ",".join(names)
     return parties
-
-
-def _names(text: str, flag: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if "" in names:
-        raise FedGAError(f"{flag} {quoted(text)} has an empty name: write them with single commas, as a,b,c")
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise FedGAError(f"{flag} names {quoted(twice[0])} twice: write every name once")
-    return names

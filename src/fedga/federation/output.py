@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from fedga.flower.processes.words import plain
 
@@ -13,20 +14,8 @@ _LEVEL = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) ?:\s*")
 _OUR_ERROR = re.compile(r"(?:fedga\.errors\.)?FedGAError: (.+)")
 _CONNECTION_LOST = re.compile(r"httpx\.\w+: ")  # with which Flower's node ends; we start another
 _TRACEBACK = "Traceback (most recent call last):"
-_REMARKS = re.compile(
-    # of the command that submits a run, and of the server's app
-    r"Using SuperLink: |Successfully (?:started run|installed) |Starting logstream |Start(?:ing)? `?(?:Flower|flwr-)|"
-    r"ServerApp raised an exception|Exit Code: |An unhandled exception occurred in the |"
-    r"For more information(?:, visit| check): |"
-    # of a node
-    r"Started server process |Waiting for application |Application (?:startup|shutdown) complete|Uvicorn running |"
-    r"FastAPI lifespan: |Shutting down$|Finished server process |SuperNode ID: |\[RUN \d+|Receiving: |Sending: |"
-    r"Received successfully|Sent successfully|SuperNode terminated|SuperExec terminated|"
-    r"Failed to initialize the connection |\[code: \d+\] |The SuperNode could not |SSL/TLS handshake error|"
-    r"Exception in thread |"
-    # warnings of Python's, which are for developers
-    r"\S+\.py:\d+: \w*Warning: |warnings\.warn\("
-)
+_LISTED = Path(__file__).with_name("remarks.txt").read_text("utf-8").splitlines()
+_REMARKS = re.compile("|".join(each for each in _LISTED if not each.startswith("#")))
 _LONGEST_LINE = 2_000  # letters
 _AWAY, _BACK = "Connection attempt failed, retrying in ", "Connection successful after "
 
@@ -43,10 +32,9 @@ def printable(line: str) -> str:
 
 
 class OutputFilter:
-    """Takes lines as they come and says those that are meant for people.
+    """Says the lines that are meant for people; of an error of ours, kept in ``error``, the sentence alone.
 
-    An error of ours arrives as a traceback; what is said, and kept in ``error``, is its sentence. Flower reports every
-    failed attempt to reach the server: once ``connected`` is set, the first one is said.
+    Flower reports every failed attempt to reach the server: once ``connected`` is set, the first one is said.
     """
 
     def __init__(self, say: Say, say_errors: bool = True) -> None:

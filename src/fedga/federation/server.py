@@ -13,11 +13,10 @@ from dataclasses import replace
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
 from fedga.federation.folder import ServerFolder
-from fedga.federation.gate import Admitted, Gate, open_gate
 from fedga.federation.keys import read_public_key
 from fedga.federation.output import OutputFilter, Say
 from fedga.flower.processes.group import process_group
-from fedga.flower.processes.superlink import CONNECTION, Outcome, SuperLink, start_superlink
+from fedga.flower.processes.superlink import CONNECTION, SuperLink, start_superlink
 from fedga.flower.processes.words import last_words
 
 _CHECK_KEYS_EVERY_S = 1.0
@@ -26,10 +25,7 @@ _ALREADY_KNOWN = "already"  # of a public key; Flower has no other word for it o
 
 
 def run_server(folder: ServerFolder, insecure: bool, port: int | None, say: Say) -> None:
-    """Run the federation to its end; what its server prints goes to ``say``.
-
-    Keys are registered before the gate opens, so that no site is turned away for coming early.
-    """
+    """Run the federation to its end; keys are registered before the gate opens, so that no site is turned away."""
     address = folder.address()
     address = replace(address, port=port or address.port)
     folder.largest_reply()  # refused before anything is started
@@ -46,7 +42,10 @@ def run_server(folder: ServerFolder, insecure: bool, port: int | None, say: Say)
             say(f"the server is ready at {address} for {', '.join(folder.sites())}")
             output = OutputFilter(say, say_errors=False)
             outcome = link.run(folder.app, on_line=output.feed)
-    _conclude(folder, outcome, output.error)
+    if not outcome.completed:
+        how = outcome.status.rpartition(":")[2]
+        details = "" if outcome.details in ("", "N/A") else f" ({outcome.details})"
+        raise FedGAError(output.error or f"the run {how}{details}: read {folder.log}; the same command continues")
 
 
 def _arguments(folder: ServerFolder, insecure: bool) -> list[str]:
@@ -120,6 +119,8 @@ def _gate(
     folder: ServerFolder, link: SuperLink, listener: socket.socket, insecure: bool, say: Say
 ) -> contextlib.AbstractContextManager[None]:
     """The gate before the SuperLink; if it closes by itself, the run ends."""
+    from fedga.federation.gate import Admitted, Gate, open_gate  # slow to import, and of no use to other commands
+
     log, most_bytes = folder.home / "gate.log", folder.largest_reply()
 
     def closed() -> None:
@@ -131,13 +132,3 @@ def _gate(
     trusted, admitted = ssl.create_default_context(cafile=folder.authority), Admitted(folder.admitted)
     gate = Gate(f"https://{link.address}", trusted, admitted, most_bytes, say)
     return open_gate(gate, listener, log, closed, folder.certificate, folder.key)
-
-
-def _conclude(folder: ServerFolder, outcome: Outcome, error: str) -> None:
-    if outcome.completed:
-        return
-    if error:
-        raise FedGAError(error)
-    how = outcome.status.rpartition(":")[2]
-    details = "" if outcome.details in ("", "N/A") else f" ({outcome.details})"
-    raise FedGAError(f"the run {how}{details}: read {folder.log}; the same command continues")

@@ -29,10 +29,7 @@ _NOT_TRUSTED = re.compile(r"certificate verify failed", re.IGNORECASE)
 
 
 def run_site(folder: SiteFolder, insecure: bool, say: Say) -> None:
-    """Take part until interrupted: wait for a server that is away, give up on one that goes on refusing us.
-
-    A refusal passes if the server only keeps a former connection of ours; one that lasts means an unknown key.
-    """
+    """Take part until interrupted: wait for a server that is away, and give up on one that does not know our key."""
     config = folder.node_config()
     if not insecure:
         folder.check_safe()
@@ -126,10 +123,7 @@ def _not_the_server(folder: SiteFolder, reason: str = "") -> FedGAError:
 
 
 def _reach(folder: SiteFolder, insecure: bool, say: Say) -> None:
-    """Wait until the server answers, and refuse one that is not ours before anything is sent to it.
-
-    Behind a proxy Flower finds the way; it makes the same checks.
-    """
+    """Wait until the server answers, and refuse one that is not ours; behind a proxy Flower does so itself."""
     server = folder.server()
     if "https" in urllib.request.getproxies() and not urllib.request.proxy_bypass(server.host):
         return

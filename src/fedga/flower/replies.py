@@ -1,8 +1,7 @@
-"""Reading what the other side sends: it is held against the declaration before any of it is decoded.
+"""Reading what the other side sends: it is compared with the declaration before any of it is decoded.
 
-Whatever is not as declared is refused in words, and spoils nothing. Names, types, shapes and lengths are compared with
-what the model and the algorithm declare; only then are bytes made into numbers, by their place alone: nothing that is
-received is ever unpickled, and nothing larger than declared is allocated.
+Only names, types, shapes and lengths as declared are made into numbers, by their place alone: nothing received is ever
+unpickled, and nothing larger than declared is allocated.
 """
 
 from __future__ import annotations
@@ -139,72 +138,43 @@ def read_arrays(content: RecordDict, name: str, declared: Mapping[str, Declared]
     record = content.array_records.get(name, ArrayRecord())
     extra = [key for key in record if key not in declared]
     if extra:
-        raise FedGAError(
-            f"its record {name} holds {_some(extra)}, which nobody declared: use the same model and algorithm"
-        )
+        raise FedGAError(f"its record {name} holds {_some(extra)}, which nobody declared: use the same model")
     missing = [key for key, each in declared.items() if each.needed and key not in record]
     if missing:
         raise FedGAError(f"its record {name} has no entry for {_some(missing)}: use the same model and algorithm")
-    places = {key: _place_of_numbers(key, array, declared[key]) for key, array in record.items()}
-    return {key: _decoded(record[key], places[key]) for key in record if declared[key].needed}
+    numbers = {key: _numbers(key, array, declared[key]) for key, array in record.items()}  # all before any is copied
+    return {key: torch.from_numpy(found.copy(order="C")) for key, found in numbers.items() if declared[key].needed}
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where the numbers of an array begin in its bytes, and how they lie there."""
-
-    offset: int
-    kind: np.dtype
-    by_column: bool
-
-
-def _place_of_numbers(name: str, array: Array, declared: Declared) -> _Place:
-    """Refuse an array that is not as declared, outside and in the header within."""
-    wanted = " or ".join(sorted(map(str, declared.types)))
+def _numbers(name: str, array: Array, declared: Declared) -> np.ndarray:
+    """The numbers in an array's bytes, where they lie; refuses what is not as declared, outside and in its header."""
+    name, wanted = quoted(name), " or ".join(sorted(map(str, declared.types)))
     if array.stype != SType.NUMPY:
-        raise FedGAError(f"{quoted(name)} comes as {quoted(array.stype)}, not in numpy's format: send {SType.NUMPY}")
+        raise FedGAError(f"{name} comes as {quoted(array.stype)}, not in numpy's format: send {SType.NUMPY}")
     if array.dtype not in {str(kind) for kind in declared.types}:
-        raise FedGAError(f"{quoted(name)} is of type {quoted(array.dtype)}, where {wanted} is declared: send that")
-    if tuple(array.shape) != declared.shape:
-        raise _wrong_shape(name, array.shape, declared)
+        raise FedGAError(f"{name} is of type {quoted(array.dtype)}, where {wanted} is declared: send that")
     shape, by_column, kind, offset = _header(name, array.data[:_LONGEST_HEADER])
     if kind not in declared.types or str(kind) != array.dtype:
-        raise FedGAError(f"the bytes of {quoted(name)} are of type {quoted(kind)}, where {wanted} is declared")
-    if shape != declared.shape:
-        raise _wrong_shape(name, shape, declared)
-    length = len(array.data) - offset
-    if length != math.prod(declared.shape) * kind.itemsize:
-        raise FedGAError(
-            f"{quoted(name)} has {length:,} bytes of numbers, where {math.prod(declared.shape) * kind.itemsize:,} are "
-            "declared"
-        )
-    return _Place(offset, kind, by_column)
-
-
-def _wrong_shape(name: str, shape: Sequence[int], declared: Declared) -> FedGAError:
-    return FedGAError(
-        f"{quoted(name)} has shape {quoted(tuple(shape))}, which has shape {declared.shape} here: use the same model"
-    )
+        raise FedGAError(f"the bytes of {name} are of type {quoted(kind)}, where {wanted} is declared")
+    for found in (tuple(array.shape), shape):
+        if found != declared.shape:
+            raise FedGAError(f"{name} has shape {quoted(found)}, but {declared.shape} here: use the same model")
+    length, expected = len(array.data) - offset, math.prod(declared.shape) * kind.itemsize
+    if length != expected:
+        raise FedGAError(f"{name} has {length:,} bytes of numbers, where {expected:,} are declared")
+    return np.frombuffer(array.data, kind, offset=offset).reshape(declared.shape, order="F" if by_column else "C")
 
 
 def _header(name: str, beginning: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
     """Shape, order and type that an array's own header says, and how long it is."""
     stream = io.BytesIO(beginning)
+    formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
-        version = np.lib.format.read_magic(stream)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
+        read = formats[np.lib.format.read_magic(stream)]
         shape, by_column, kind = read(stream, max_header_size=_LONGEST_HEADER)
     except Exception as error:  # numpy parses a literal: whatever it raises there, these bytes are no array
-        raise FedGAError(f"{quoted(name)} is not an array in numpy's format ({type(error).__name__})") from None
+        raise FedGAError(f"{name} is not an array in numpy's format ({type(error).__name__})") from None
     return tuple(shape), bool(by_column), kind, stream.tell()
-
-
-def _decoded(array: Array, place: _Place) -> Tensor:
-    flat = np.frombuffer(array.data, place.kind, offset=place.offset)
-    return torch.from_numpy(flat.reshape(tuple(array.shape), order="F" if place.by_column else "C").copy(order="C"))
 
 
 def vectors(
@@ -241,7 +211,6 @@ def attempt(reply: Message, read: Callable[[Message], Read]) -> Read:
 class Reply:
     """A client's answer to a round of training."""
 
-    client: int
     params: Tensor  # [parameters]
     buffers: Tensor  # [buffers]
     examples: float
@@ -258,7 +227,7 @@ class Reply:
 
 
 def read_training(
-    model: StackedModel, declaration: Declaration, unsent: Mapping[str, Tensor], client: int, message: Message
+    model: StackedModel, declaration: Declaration, unsent: Mapping[str, Tensor], message: Message
 ) -> Reply:
     """``unsent`` are the parts of the model that do not travel, as the server has them."""
     content = _checked_content(message, declaration, arrays=(wire.ARRAYS, wire.REPORT), metrics=True)
@@ -267,7 +236,7 @@ def read_training(
     row = wire.metrics_of(message)
     _check_names(row, (wire.EXAMPLES,), declaration)
     examples = read_weight(row) if declaration.others else _count(row, least=1)
-    return Reply(client, params, buffers, examples, {name: each.to(model.dtype) for name, each in report.items()})
+    return Reply(params, buffers, examples, {name: each.to(model.dtype) for name, each in report.items()})
 
 
 def read_survey(declaration: Declaration, message: Message) -> Tensor:
@@ -347,9 +316,7 @@ def _check_names(row: MetricRecord, known: Collection[str], declaration: Declara
 def _count(row: MetricRecord, least: int) -> int:
     number = _number(row, wire.EXAMPLES)
     if not least <= number <= MOST_SAMPLES or number != int(number):
-        raise FedGAError(
-            f"it counts {number:g} samples, where a whole number from {least} to {MOST_SAMPLES:.0e} belongs"
-        )
+        raise FedGAError(f"it counts {number:g} samples: whole numbers from {least} to {MOST_SAMPLES:.0e} are allowed")
     return int(number)
 
 

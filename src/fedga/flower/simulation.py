@@ -1,7 +1,6 @@
 """`fedga run --engine flower`: the runs of a command on Flower's simulation engine, which trains clients with Ray.
 
-Ray is started on this machine, or, where ``RAY_ADDRESS`` names a cluster, that one is used; its machines must reach the
-data and the results folder by the same paths.
+Ray is started here, unless ``RAY_ADDRESS`` names a cluster, which must know data and results by the same paths.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ def run_on_flower(
     device: torch.device,
     observer: Observer,
 ) -> None:
-    """Train what the folder does not have yet; what Flower and Ray print goes to ``flower.log`` there.
-
-    Raises `Interrupted` when the observer asks to stop, after the round that is under way.
-    """
+    """Train what the folder does not have yet; raises `Interrupted` when the observer asks to stop."""
     require_flower()
     folder.mkdir(parents=True, exist_ok=True)
     log = folder.resolve() / LOG

@@ -39,11 +39,6 @@ def from_record(record: ArrayRecord) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
 
 
-def arrays_of(content: RecordDict, name: str) -> dict[str, Tensor]:
-    """A record of arrays, or nothing where the message has none of that name."""
-    return from_record(content.array_records[name]) if name in content.array_records else {}
-
-
 def config_of(message: Message) -> ConfigRecord:
     return message.content.config_records.get(CONFIG, ConfigRecord())
 

@@ -1,8 +1,7 @@
 """Runs in wandb, MLflow or TensorBoard, as the results file reports them.
 
-What is followed is the results folder, not the training. A process of its own reads every few seconds what has been
-committed and hands it on. So training waits for no service; a round that is trained again after a kill was never handed
-on before; and what a killed process left undelivered, or trained without ``--track``, is delivered by the next one.
+A process of its own reads every few seconds what the results folder has been given, and hands it on: training waits for
+no service, and what one process left undelivered the next one delivers.
 """
 
 from __future__ import annotations
@@ -44,11 +43,7 @@ def parse_services(text: str) -> tuple[str, ...]:
 
 @contextmanager
 def tracking(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Follow the results in ``folder`` while the block runs, and at its end until everything is delivered.
-
-    The results file must exist. ``say`` gets the services' notices, from a thread; a service that fails is one of
-    them, and never an exception.
-    """
+    """Follow the results file in ``folder`` until the block has ended and all is delivered; ``say`` gets notices."""
     if not names:
         yield
         return

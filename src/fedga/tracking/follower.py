@@ -30,7 +30,7 @@ _OTHERS = tuple(field.name for field in dataclasses.fields(RunSpec) if field.nam
 def follow(name: str, folder: Path, stop: threading.Event, notify: Callable[[str], None]) -> None:
     """Track the folder with one service until ``stop`` is set, and once more then; a failure is a notice."""
     try:
-        with Ledger(folder / name) as ledger:
+        with closing(Ledger(folder / name)) as ledger:
             while not (ours := ledger.take()):  # as long as another process tracks it, we need not
                 if stop.wait(LOOK_EVERY_S):
                     ours = ledger.take()
@@ -115,10 +115,9 @@ class Follower:
 
 
 class Ledger:
-    """The runs that a service has to their end, and the right to give it more, which one process at a time has.
+    """The runs that a service has to their end, and the right to give it more: the system's lock on the file.
 
-    It is kept in the service's own folder: deleting that starts tracking over. The right is the system's lock on the
-    file, and goes with the process that held it, however that ended.
+    It is kept in the service's own folder: deleting that starts tracking over.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -126,10 +125,7 @@ class Ledger:
         self._connection = sqlite3.connect(folder / "fedga.sqlite", timeout=0, isolation_level=None)
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
 
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         self._connection.close()
 
     def take(self) -> bool:
@@ -194,10 +190,7 @@ def _distinct(specs: Sequence[RunSpec], fields: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """``python -m fedga.tracking.follower FOLDER SERVICE...``: until standard input is closed, and once more then.
-
-    That is by the program that trains, or by its death. Every line of standard output is a notice for the user.
-    """
+    """``... FOLDER SERVICE...``: until standard input is closed, and once more; each line of output is a notice."""
     folder, *names = sys.argv[1:]
     notices = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # where libraries print, which are not to be taken for notices

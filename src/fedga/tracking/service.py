@@ -48,8 +48,7 @@ class TrackedRun:
 class Service(ABC):
     """One service, in one process and one thread. Whatever it raises ends tracking with it, and nothing else.
 
-    ``folder`` is the results folder; its name groups the runs. ``token`` tells it from others of the same name: a
-    service on a server may hold runs of a folder that was deleted and trained again.
+    ``token`` tells this results folder from others of the same name, such as one that was deleted and trained again.
     """
 
     def __init__(self, folder: Path, token: str, notify: Callable[[str], None]) -> None:

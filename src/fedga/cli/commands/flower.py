@@ -20,18 +20,7 @@ from fedga.spec.presets import preset_settings
 from fedga.spec.settings import SETTINGS, parse_algorithm
 
 app = typer.Typer(
-    help="Train on Flower: simulated, or between real sites whose data stay where they are.\n\n"
-    "On one machine, with Flower's simulation: `fedga flower new DIR`, then `flwr run DIR`.\n\n"
-    "Between sites, in this order, where every step says what comes next:\n\n"
-    "1. on the server: `fedga flower init DIR --address HOST --sites a,b --classes yes,no`\n\n"
-    "2. at each site, with the server's `ca.crt`: "
-    "`fedga flower join DIR --site a --server HOST --ca ca.crt --data PATH`\n\n"
-    "3. on the server, with each site's `.pub` file: `fedga flower admit DIR a.pub b.pub`\n\n"
-    "4. on the server: `fedga flower serve DIR`\n\n"
-    "5. at each site: `fedga flower site DIR`\n\n"
-    "Steps 4 and 5 go in any order, and may be stopped and given again: training continues.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
+    help=Path(__file__).with_suffix(".md").read_text("utf-8"), no_args_is_help=True, rich_markup_mode="markdown"
 )
 
 _INSECURE = (
@@ -66,15 +55,6 @@ def _say_facts(headline: str, facts: Mapping[str, object]) -> None:
 
 
 _CLIENTS = 10
-_README = """\
-# {algorithm} on {dataset}, as a Flower app
-
-    {command}
-
-trains it with Flower's simulation and the settings in `pyproject.toml`; `num-supernodes` is its `clients` ({clients}).
-Results go to the folder `out` there: `fedga results` prints them, `fedga report` makes a page, and a run that was
-stopped continues. The algorithms are those of the installed fedga; `fedga_app/` only names them.
-"""
 
 
 @app.command("new")
@@ -84,7 +64,7 @@ def new(
     data: Annotated[str, typer.Option("--data", help="A known data set, or your own path.", metavar="NAME")] = "digits",
 ) -> None:
     """Write a small Flower app that `flwr run` trains with Flower's simulation."""
-    from fedga.flower.app_template import write_app
+    from fedga.flower.app_template import TEMPLATE, write_app
 
     _check_algorithms(algorithm)
     if find_source(data) is None:
@@ -107,7 +87,8 @@ def new(
         "where results go; fedga results reads them": {"out": str(folder.resolve() / "results")},
     }
     command = f'flwr run {shlex.quote(str(folder))} --stream --federation-config "num-supernodes={_CLIENTS}"'
-    readme = _README.format(algorithm=algorithm, dataset=data, clients=_CLIENTS, command=command)
+    readme = (TEMPLATE / "README.md").read_text("utf-8")
+    readme = readme.format(algorithm=algorithm, dataset=data, clients=_CLIENTS, command=command)
     description = f"{algorithm} on {Path(data).name} with fedga"
     with _usable(folder):
         write_app(folder, folder.resolve().name, description, sections, readme)

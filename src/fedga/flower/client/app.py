@@ -1,12 +1,10 @@
 """The ClientApp: answers the server's questions with the samples that are here.
 
-On Flower's simulation engine a client is a part of a data set that every process can load; at a site it is the file or
-folder that the site's owner named when she started the node, and nothing that a message says changes which.
+At a site these are what its owner named when she started the node, and nothing that a message says changes which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,11 @@ from fedga.algorithms import ALGORITHMS, Algorithm, make_algorithm
 from fedga.data.site import columns_digest, load_site
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.local import uses_features
-from fedga.engine.stack.lanes import frozen
+from fedga.engine.stack.lanes import first_client_state, frozen
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError
 from fedga.flower import wire
-from fedga.flower.client.participant import ClientData, LocalEvaluation, Participant, TrainResult
+from fedga.flower.client.participant import ClientData, Participant, TrainResult
 from fedga.flower.client.site_log import SiteLog
 from fedga.flower.client.state_store import ClientStateStore
 from fedga.flower.replies import Declaration, declared_pixels, frozen_digest, read_arrays, unsent_names, vectors
@@ -84,7 +82,19 @@ def _train(message: Message, context: Context) -> Message:
         received = received_in(message, participant)
         before = participant.evaluate(*_model_in(message, participant), received)
         after = participant.evaluate(trained.params, trained.buffers, received)
-        _tell_owner(context, participant, run_of(message), wire.whole(config, "server-round"), before, after)
+        data = participant.client_data
+        lines = SiteLog(_state_folder(context, config)).record(  # for the eyes of the site's owner alone
+            run=run_of(message),
+            site=str(context.node_config.get("site", f"client {participant.number}")),
+            round_number=wire.whole(config, "server-round"),
+            class_names=data.data.dataset.class_names,
+            class_counts=data.class_counts.cpu(),
+            before=before.recall,
+            after=after.recall,
+            looked_at=before.confusion.sum(1),
+            held_out=before.held_out,
+        )
+        print("\n".join(lines), flush=True)
     return answer
 
 
@@ -103,10 +113,13 @@ def answer_training(message: Message, participant: Participant, shelf: ClientSta
     trained = participant.train(round_number, params, buffers, received_in(message, participant), kept)
     if trained.kept:
         shelf.write(round_number, trained.kept, counted)
+    model = participant.model
+    named = model.params.views(trained.params) | model.buffers.views(trained.buffers)
+    sent = {name: tensor for name, tensor in named.items() if name not in participant.unsent}
     examples = 1 if participant.spec.aggregation == "uniform" else len(participant.client_data.places)
     answer = wire.reply(
         message,
-        arrays=wire.to_record(_sent(participant, trained.params, trained.buffers)),
+        arrays=wire.to_record(sent),
         report=wire.to_record(trained.report),
         metrics=MetricRecord({wire.EXAMPLES: examples}),
     )
@@ -135,7 +148,7 @@ def _kept_at(
     shelf: ClientStateStore, counted: int, participant: Participant, params: Tensor, buffers: Tensor
 ) -> dict[str, Tensor]:
     """What the client kept after the last round that counted, or what it has before its first."""
-    kept = participant.first_kept(params, buffers)
+    kept = first_client_state(participant.algorithm, participant.model, params, buffers)
     if kept and counted:
         return {name: tensor.to(params.device) for name, tensor in shelf.read(counted).items()}
     return kept
@@ -169,13 +182,6 @@ def _model_in(message: Message, participant: Participant) -> tuple[Tensor, Tenso
     return params.to(device), buffers.to(device)
 
 
-def _sent(participant: Participant, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
-    """A model by name, without what stands still or stays here."""
-    model = participant.model
-    named = model.params.views(params) | model.buffers.views(buffers)
-    return {name: tensor for name, tensor in named.items() if name not in participant.unsent}
-
-
 def run_of(message: Message) -> str:
     """The id of the run that a message belongs to, under which this client keeps its state."""
     return _spec(str(wire.config_of(message).get("spec", ""))).run_id
@@ -201,16 +207,9 @@ def _participant(message: Message, context: Context) -> Participant:
     network, state = _network(spec.model, spec.norm, *shapes, client_data.data.device, algorithm, spec.seed)
     declaration = Declaration.of(network, state, algorithm, dataset.num_classes)
     unsent = {name: state[name] for name in unsent_names(network, algorithm)}
-    _check_frozen(str(config.get("frozen", "")), {name: state[name] for name in network.stands_still})
+    if config.get("frozen", "") != frozen_digest({name: state[name] for name in network.stands_still}):
+        raise FedGAError("frozen parameters are not the server's: use the same model, seed and version of torch here")
     return Participant(spec, algorithm, network, client_data, wire.whole(config, "client"), declaration, unsent)
-
-
-def _check_frozen(digest: str, here: Mapping[str, Tensor]) -> None:
-    """What is neither trained nor sent has to be here already, and the same."""
-    if digest != frozen_digest(here):
-        raise FedGAError(
-            "the parameters that stand still are not the server's: use the same model, seed and version of torch here"
-        )
 
 
 def _check_named_here(spec: RunSpec) -> None:
@@ -240,10 +239,7 @@ def _check_code(spec: RunSpec, code: str) -> None:
 @lru_cache(maxsize=_REMEMBERED)
 def _spec(text: str) -> RunSpec:
     if len(text) > _LONGEST_SPEC:
-        raise FedGAError(
-            f"the server's message describes its run in {len(text):,} letters, where {_LONGEST_SPEC:,} are enough: ask "
-            "its owner what it is"
-        )
+        raise FedGAError(f"the server describes its run in {len(text):,} letters: ask its owner what that is")
     return RunSpec.from_json(text)
 
 
@@ -294,20 +290,17 @@ def _partition_data(context: Context, config: ConfigRecord, spec: RunSpec) -> Cl
 
 def _site_data_of(context: Context, config: ConfigRecord, content: RecordDict, standardize: bool) -> ClientData:
     """The site's own samples; a map from samples to inputs that rests on many sites' samples comes from the server."""
-    data = _site_data(
-        str(context.node_config["data"]),
-        tuple(str(name) for name in _listed(config, "classes")),
-        _label_column(context),
-        str(context.node_config.get("device", "auto")),
-    )
+    node, classes = context.node_config, config.get("classes")
+    if not isinstance(classes, list) or not classes:
+        raise FedGAError("the server names no classes: its fedga is older or newer than the one here")
+    names, device = tuple(map(str, classes)), str(node.get("device", "auto"))
+    data = _site_data(str(node["data"]), names, _label_column(context), device)
     own = data.pixels[False]
     if standardize:
         try:
             pixels = read_arrays(content, wire.PIXELS, declared_pixels(data.train_inputs.shape[1]))
         except FedGAError as error:
-            raise FedGAError(
-                f"the server standardises other samples than those here ({error}): prepare them as the other sites do"
-            ) from None
+            raise FedGAError(f"the server standardises other samples ({error}): prepare them as others do") from None
         own = InputScaling(pixels["scale"].float(), pixels["shift"].float()).to(data.device)
     return ClientData(data, torch.arange(len(data.train_targets), device=data.device), own)
 
@@ -321,39 +314,8 @@ def _site_data(path: str, classes: tuple[str, ...], label_column: str | None, de
     return DeviceData(load_site(path, classes, label_column=label_column), choose_device(device))
 
 
-def _listed(config: ConfigRecord, name: str) -> list[Any]:
-    value = config.get(name, [])
-    if not isinstance(value, list) or not value:
-        raise FedGAError(f"the server names no {name}: its fedga is older or newer than the one here")
-    return value
-
-
 def _state_folder(context: Context, config: ConfigRecord) -> Path:
     if _at_site(context):
         own = Path.home() / ".fedga" / "sites" / str(context.node_config.get("site", "site"))
         return Path(str(context.node_config.get("state") or own))
     return Path(str(config["state"]))
-
-
-def _tell_owner(
-    context: Context,
-    participant: Participant,
-    run: str,
-    round_number: int,
-    before: LocalEvaluation,
-    after: LocalEvaluation,
-) -> None:
-    """What local training does to the classes of this site, for its owner's eyes alone."""
-    client_data = participant.client_data
-    lines = SiteLog(_state_folder(context, ConfigRecord())).record(
-        run=run,
-        site=str(context.node_config.get("site", f"client {participant.number}")),
-        round_number=round_number,
-        class_names=client_data.data.dataset.class_names,
-        class_counts=client_data.class_counts.cpu(),
-        before=before.recall,
-        after=after.recall,
-        looked_at=before.confusion.sum(1),
-        held_out=before.held_out,
-    )
-    print("\n".join(lines), flush=True)

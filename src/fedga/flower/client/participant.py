@@ -15,7 +15,7 @@ from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
 from fedga.engine.local import Slots, SlotSegment, final_reports, stacked_head, train_locally
 from fedga.engine.precision import computing_in
 from fedga.engine.slots import Places, SlotPlanner
-from fedga.engine.stack.lanes import OWN, Own, first_client_state
+from fedga.engine.stack.lanes import OWN, Own
 from fedga.engine.stack.stacked import StackedModel
 from fedga.flower.replies import Declaration
 from fedga.measures.scores import recall
@@ -85,9 +85,6 @@ class Participant:
         with computing_in(self.spec.precision):
             found = final_reports(self.model, self.client_data.data, slots, slots.params, slots.buffers)
         return {name: value[0] for name, value in found.items()}
-
-    def first_kept(self, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        return first_client_state(self.algorithm, self.model, params, buffers)
 
     def _slots(
         self, round_number: int, params: Tensor, buffers: Tensor, received: Tensors, kept: Tensors

@@ -1,8 +1,4 @@
-"""What every local training did to a site's classes: rows in ``classes.csv``, and a few lines for the site's owner.
-
-A class without a sample to measure it on has no numbers. What the federation changed is shown only where the model
-trained here before was measured on the same samples.
-"""
+"""What every local training did to a site's classes: rows in ``classes.csv``, and a few lines for the site's owner."""
 
 from __future__ import annotations
 
@@ -57,19 +53,13 @@ class ClassRow:
 _HEADER = ["class" if field.name == "name" else field.name for field in fields(ClassRow)]
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """The model that the site trained in an earlier round: its recall of classes with the same samples as now."""
-
-    round: int
-    recall: Mapping[str, float]
+Earlier = tuple[int, Mapping[str, float]]  # a round, and the recall then of classes with the same samples as now
 
 
 class SiteLog:
     """``classes.csv`` in a folder of the site's own, one row per class and local training.
 
-    Rows are only ever added, all of a round at once. A process that is killed on the way leaves a torn last line, which
-    readers skip and the next writer removes.
+    Rows are only added, all of a round at once; a torn last line is skipped by readers and removed by the next writer.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -92,11 +82,10 @@ class SiteLog:
         looked_at: Vector,
         held_out: bool = True,
     ) -> list[str]:
-        """Add the rows of a round and return the lines for its owner.
+        """Add the rows of a round and return the lines for its owner; the last says if the file could not be written.
 
-        ``class_counts`` are training samples; ``before`` and ``after`` the recalls of the received and the trained
-        model on ``looked_at`` samples, which with ``held_out=False`` are the training samples themselves. Training
-        never fails because of its log: where the file cannot be read or written, the last line says so.
+        ``before`` and ``after`` are recalls of the received and the trained model on ``looked_at`` samples, which with
+        ``held_out=False`` are training samples.
         """
         vectors = {"class_counts": class_counts, "before": before, "after": after, "looked_at": looked_at}
         counts, received, trained, seen = (_array(name, each, len(class_names)) for name, each in vectors.items())
@@ -195,7 +184,7 @@ def _earlier(rows: Sequence[ClassRow], now: Sequence[ClassRow]) -> Earlier | Non
         for row in before
         if row.round == latest and (row.name, row.training_samples, row.held_out_samples) in same
     }
-    return Earlier(latest, recall)
+    return latest, recall
 
 
 def class_lines(site: str, rows: Sequence[ClassRow], samples: int, earlier: Earlier | None = None) -> list[str]:
@@ -204,10 +193,11 @@ def class_lines(site: str, rows: Sequence[ClassRow], samples: int, earlier: Earl
     if not any(row.measured for row in rows):
         return [headline + "no samples to compare the received model with the one trained here"]
     held_out = any(row.held_out_samples for row in rows)
-    known = earlier.recall if earlier else {}
+    known = earlier[1] if earlier else {}
+    then = [known.get(row.name, math.nan) for row in rows]
     changes = [f"local training: {_points(rows, [row.after for row in rows], [row.before for row in rows])}"]
-    if any(row.measured and math.isfinite(known.get(row.name, math.nan)) for row in rows):
-        changes.insert(0, f"the federation: {_points(rows, [row.before for row in rows], _recalls(rows, known))}")
+    if any(row.measured and math.isfinite(recall) for row, recall in zip(rows, then, strict=True)):
+        changes.insert(0, f"the federation: {_points(rows, [row.before for row in rows], then)}")
     else:
         earlier = None
     shown = _shown(rows)
@@ -227,10 +217,6 @@ def _shown(rows: Sequence[ClassRow]) -> list[ClassRow]:
     return [row for row in rows if row in [*rarest, *others[: _MOST_CLASSES - 1 - len(rarest)]]]
 
 
-def _recalls(rows: Sequence[ClassRow], known: Mapping[str, float]) -> list[float]:
-    return [known.get(row.name, math.nan) for row in rows]
-
-
 def _points(rows: Sequence[ClassRow], now: Sequence[float], then: Sequence[float]) -> str:
     """The mean change in whole percentage points, by kind of class, for the kinds that are measured."""
     counts = torch.tensor([row.training_samples for row in rows])
@@ -242,11 +228,11 @@ def _points(rows: Sequence[ClassRow], now: Sequence[float], then: Sequence[float
 
 def _table(rows: Sequence[ClassRow], earlier: Earlier | None) -> list[str]:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    then = [f"round {earlier.round}"] if earlier else []
+    then = [f"round {earlier[0]}"] if earlier else []
     for name in ("class", "kind", "training", "held out", *then, "received", "trained here"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("training", "held out", *then) else "left")
     for row in rows:
-        figures = [_percent(earlier.recall.get(row.name, math.nan))] if earlier else []
+        figures = [_percent(earlier[1].get(row.name, math.nan))] if earlier else []
         figures += [_bar(row.before), _bar(row.after)] if row.measured else ["not measured"]
         counts = (f"{row.training_samples:,}", f"{row.held_out_samples:,}")
         table.add_row(Text(_cut(row.name, _NAME)), row.kind, *counts, *figures)

@@ -1,7 +1,6 @@
-"""What a client keeps between rounds (`Algorithm.client_state`), on its own disk.
+"""What a client keeps between rounds (`Algorithm.client_state`), on its own disk, a file per round.
 
-A file per round. The server says with every message which was the last round of this client that it counted, since an
-answer may come too late, or be lost with a server that was killed; the client goes on from the file of that round.
+An answer may be late or lost: the server's message says which round of this client counted last, and that file is used.
 """
 
 from __future__ import annotations
@@ -26,22 +25,16 @@ class ClientStateStore:
 
     def read(self, round_number: int) -> dict[str, Tensor]:
         """What the client kept after that round; version 0.1 wrote it without a digest."""
-        path = self._path(round_number)
+        path, cure = self._path(round_number), "or start the run over in a new folder"
         try:
             return unseal(path).tensors
         except FileNotFoundError:
-            raise FedGAError(
-                f"what was kept here after round {round_number} is not in {self.folder} any more, and the run cannot "
-                "go on as it began: bring it back, or start the run over in a new folder"
-            ) from None
+            kept = f"what was kept here after round {round_number}"
+            raise FedGAError(f"{kept} is not in {self.folder} any more: bring it back, {cure}") from None
         except DamagedError as error:
-            raise FedGAError(
-                f"{error}: bring {path.name} back from a copy, or start the run over in a new folder"
-            ) from None
+            raise FedGAError(f"{error}: bring {path.name} back from a copy, {cure}") from None
         except OSError as error:
-            raise FedGAError(
-                f"{path} cannot be read ({error.strerror}): bring it back, or start the run over in a new folder"
-            ) from error
+            raise FedGAError(f"{path} cannot be read ({error.strerror}): bring it back, {cure}") from error
 
     def write(self, round_number: int, tensors: dict[str, Tensor], counted: int) -> None:
         """Keep ``tensors`` after a round, beside those after the last ``counted`` one; others are of no more use."""

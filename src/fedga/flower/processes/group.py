@@ -1,8 +1,7 @@
 """Flower's programs as child processes: started in an environment of our own, and ended together.
 
-``home`` is a folder of the caller's for one federation: Flower keeps its settings there (``FLWR_HOME``), and one
-process at a time works with it. Ctrl-C and every other exception end the children on their way out; if this very
-process is killed, a guard that outlives it does (``guard.py``), and the next ``process_group`` waits for what is left.
+``home`` is a folder for one federation and one process at a time. Exceptions end the children on their way out; if this
+very process is killed, ``guard.py`` does, and the next ``process_group`` waits for what is left.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ class ProcessGroup:
         return inherited | own
 
     def start(self, program: str, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
-        """Start one of Flower's programs, or a full path; what it prints goes to ``log``, or to ``stdout`` to be read.
-
-        It has a session of its own: Ctrl-C in the terminal reaches us and not it.
-        """
+        """Start a program in a session of its own, which no Ctrl-C reaches; it prints to ``log``, or ``stdout``."""
         with contextlib.ExitStack() as stack:
             out: int | IO[bytes] = subprocess.PIPE
             if log is not None:
@@ -80,10 +76,7 @@ class ProcessGroup:
 
 @contextlib.contextmanager
 def process_group(home: Path) -> Iterator[ProcessGroup]:
-    """Processes with this home that all end with the block, or with this process, however it ends.
-
-    A home in which another process works is refused. What a killed one left behind is ended first.
-    """
+    """Processes that end with the block or this process; a home in use is refused, leftovers are ended first."""
     if os.name != "posix":
         raise FedGAError("running on Flower needs Linux or macOS: use one of them, or WSL on Windows")
     import fcntl

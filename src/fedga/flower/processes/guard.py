@@ -1,9 +1,8 @@
 """Ends a group of processes: when told to, and when whoever started them is killed.
 
-Flower's programs start others in sessions of their own, and Ray starts more, so neither a process group of the system
-nor a list of children holds them all. What they share is their environment: each carries the group's mark in
-``FEDGA_GROUP``. Run as a program (with nothing but the standard library, so that it starts at once), this module waits
-until its parent has closed the pipe to it or is gone, and then ends every process with that mark.
+Flower's programs and Ray start others in sessions of their own; what all share is the group's mark in ``FEDGA_GROUP``.
+As a program, with the standard library alone so that it starts at once, this module waits until its parent has closed
+the pipe to it or is gone, and then ends every process with that mark.
 """
 
 from __future__ import annotations

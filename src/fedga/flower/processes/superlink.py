@@ -1,13 +1,4 @@
-"""Flower's server, the SuperLink, as a child process.
-
-A run takes two steps. ``superlink`` starts the server on a free port of this machine and ends it, with all it started,
-when the block ends; ``SuperLink.run`` submits an app to it and follows the run to its end::
-
-    with superlink(home, ["--insecure", "--simulation"], log=home / "superlink.log") as link:
-        outcome = link.run(app, settings={"rounds": 3}, federation={"num-supernodes": 10}, on_line=print)
-    if not outcome.completed:
-        ...  # outcome.status, outcome.details
-"""
+"""Flower's server, the SuperLink, as a child process: `superlink` starts and ends it, `SuperLink.run` runs an app."""
 
 from __future__ import annotations
 
@@ -100,11 +91,9 @@ class SuperLink:
         federation: Mapping[str, float] | None = None,
         on_line: Callable[[str], None] = lambda line: None,
     ) -> Outcome:
-        """Submit the Flower app in a folder and wait until its run has ended; every line it logs goes to ``on_line``.
+        """Submit the Flower app in a folder and wait for its end; every line it logs goes to ``on_line``.
 
-        ``settings`` override the app's ``[tool.flwr.app.config]``, ``federation`` is what ``--federation-config``
-        takes, both with the names Flower gives them (hyphens). A run that could not be started, or a SuperLink that
-        dies meanwhile, is a ``FedGAError``; a run that fails is an outcome.
+        ``settings`` override the app's, ``federation`` is for ``--federation-config``. A run that fails is an outcome.
         """
         arguments = ["run", str(app), CONNECTION, "--stream"]
         if settings:
@@ -161,10 +150,7 @@ class SuperLink:
 def superlink(home: Path, arguments: Sequence[str], log: Path, ca: Path | None = None) -> Iterator[SuperLink]:
     """A SuperLink on a free port of 127.0.0.1, ready for runs; it and all it started end with the block.
 
-    ``arguments`` are those of ``flower-superlink`` without host and port. Without ``ca`` it is reached in plain text,
-    so ``arguments`` hold ``--insecure``; with the certificate of an authority, over TLS, so ``arguments`` hold the
-    ``--ssl-…`` files, and the server's certificate is made out to 127.0.0.1 among others. ``log`` gets everything the
-    SuperLink and the programs below it print.
+    ``arguments`` are those of ``flower-superlink``: ``--insecure``, or the ``--ssl-…`` files where ``ca`` is given.
     """
     with process_group(home) as group:
         yield start_superlink(group, arguments, log, ca)

@@ -1,8 +1,6 @@
-"""The ServerApp: the runs that its settings describe, on whatever nodes Flower has.
+"""The ServerApp: runs of an app that `fedga flower new` wrote, on simulated clients.
 
-Three ways lead here. ``flwr run`` on an app that `fedga flower new` wrote: the settings are those of `fedga run`, and
-the data set is dealt out to simulated clients. With ``sites``: a federation of machines that read their own data.
-With ``plan``: the runs of a `fedga run --engine flower`, which waits for them.
+With ``sites``: a federation of machines that read their own data. With ``plan``: a `fedga run --engine flower`.
 """
 
 from __future__ import annotations
@@ -19,14 +17,15 @@ from typing import Any
 import torch
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from torch import Tensor
 
+from fedga.algorithms.base import overrides
 from fedga.engine.device_data import DeviceData
 from fedga.engine.profile import Profile
 from fedga.engine.server import LaneRound
 from fedga.engine.stack.lanes import Lane, LaneState
 from fedga.errors import FedGAError, unknown_name
-from fedga.flower.server.events import EventWriter
+from fedga.flower.processes.words import split_names
+from fedga.flower.server.events import event_writer
 from fedga.flower.server.exchange import Exchange
 from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy
 from fedga.flower.server.roster import Roster
@@ -37,7 +36,7 @@ from fedga.spec.settings import SETTINGS, SITES, RunSpec
 from fedga.store.database import FILE_NAME
 from fedga.store.store import Store
 from fedga.study.prepare import Preparation, choose_device
-from fedga.study.sweep import ExecutionConfig, Interrupted, Observer, Provider, TrainerMaker, run_sweep
+from fedga.study.sweep import ExecutionConfig, Interrupted, Observer, Provider, run_sweep
 
 COMMIT_EVERY_S = 5.0
 
@@ -74,7 +73,8 @@ def read_settings(config: Mapping[str, Any]) -> tuple[Settings, dict[str, list[A
         if value == "":
             continue
         if name in own:
-            given[name] = _checked(key, own[name], value)
+            number = Number(whole=own[name] == "int", least=0)
+            given[name] = str(value) if own[name] == "str" else number.check(key, value)
         elif name in SETTINGS:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             runs[name] = parse_list(name, text, flag=key)
@@ -83,18 +83,14 @@ def read_settings(config: Mapping[str, Any]) -> tuple[Settings, dict[str, list[A
     return Settings(**given), runs
 
 
-def _checked(key: str, kind: str, value: Any) -> Any:
-    if kind == "str":
-        return str(value)
-    return Number(whole=kind == "int", least=0).check(key, value)
-
-
 @server_app.main()
 def _main(grid: Grid, context: Context) -> None:
     settings, given = read_settings(context.run_config)
-    if settings.plan:
-        plan = Plan.read(Path(settings.plan))
-        plan.run(grid)
+    if settings.plan:  # of a command that waits for its runs, and is told by two files how far they are
+        plan = json.loads(Path(settings.plan).read_text(encoding="utf-8"))
+        specs = [RunSpec.from_json(text) for text in plan["specs"]]
+        observer = event_writer(Path(plan["events"]), Path(plan["stop"]))
+        _simulate(grid, specs, plan["axes"], plan["out"], plan["data_dir"], plan["device"], observer)
     elif settings.sites:
         _federate(grid, settings, given)
     else:
@@ -105,36 +101,8 @@ def _main(grid: Grid, context: Context) -> None:
 # --- simulated clients -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The runs of a command that waits for them, and the files by which it is told how far they are."""
-
-    specs: list[str]  # as JSON
-    axes: list[str]
-    out: str
-    data_dir: str
-    device: str
-    events: str
-    stop: str
-
-    @classmethod
-    def read(cls, path: Path) -> Plan:
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
-
-    def run(self, grid: Grid) -> None:
-        specs = [RunSpec.from_json(text) for text in self.specs]
-        observer = EventWriter(Path(self.events), Path(self.stop)).observer()
-        _simulate(grid, specs, self.axes, self.out, self.data_dir, self.device, observer)
-
-
 def _simulate(
-    grid: Grid,
-    specs: Sequence[RunSpec],
-    axes: Sequence[str],
-    out: str,
-    data_dir: str,
-    device: str,
-    observer: Observer,
+    grid: Grid, specs: Sequence[RunSpec], axes: Sequence[str], out: str, data_dir: str, device: str, observer: Observer
 ) -> None:
     preparation = Preparation(specs, Path(data_dir) if data_dir else None)
     specs = preparation.fit_active(specs, chosen=False)
@@ -145,16 +113,12 @@ def _simulate(
     told = {"data-dir": data_dir, "device": device, "state": str(kept)}
 
     def trainer(lane: Lane, data: DeviceData) -> RemoteEngine:
-        federation = lane.federation
+        counts = torch.from_numpy(lane.federation.class_counts).float()
+        clients = everyone.first(lane.federation.num_clients)
+        return RemoteEngine(lane, data, clients, grid, config=told, class_counts=lambda some: counts[list(some)])
 
-        def class_counts(clients: Sequence[int]) -> Tensor:
-            return torch.from_numpy(federation.class_counts[list(clients)]).float()
-
-        return RemoteEngine(
-            lane, data, everyone.first(federation.num_clients), grid, config=told, class_counts=class_counts
-        )
-
-    keeps = any(preparation.lane(spec).algorithm.client_state_spec for spec in specs)
+    algorithms = [preparation.lane(spec).algorithm for spec in specs]
+    keeps = any(each.client_state_spec or overrides(each, "travels") for each in algorithms)
     commit_every_s = 0.0 if keeps else COMMIT_EVERY_S  # what clients keep must not run ahead of the server
     if _train(specs, axes, folder, device, preparation, observer, trainer, commit_every_s):
         for spec in specs:
@@ -167,7 +131,7 @@ def _simulate(
 
 
 def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> None:
-    names, classes = _listed("sites", settings.sites), _listed("classes", settings.classes)
+    names, classes = split_names(settings.sites, "sites ="), split_names(settings.classes, "classes =", least=2)
     for name, number in (("min-sites", settings.min_sites), ("min-replies", settings.min_replies)):
         if number > len(names):
             raise FedGAError(f"{name} = {number} is more than the {len(names)} sites: give {len(names)} or fewer")
@@ -219,17 +183,6 @@ def _has_begun(folder: Path) -> bool:
         return any(run.rounds_done for run in store.runs())
 
 
-def _listed(name: str, text: str) -> list[str]:
-    found = [part.strip() for part in text.split(",")]
-    twice = sorted({part for part in found if found.count(part) > 1})
-    if "" in found or twice:
-        wrong = f"has {twice[0]!r} twice" if twice else "has an empty entry"
-        raise FedGAError(f"{name} = {text!r} {wrong}: write names with single commas between them")
-    if len(found) < 2 and name == "classes":
-        raise FedGAError("classes names fewer than two: list all classes that the sites tell apart")
-    return found
-
-
 # --- both ------------------------------------------------------------------------------------------------------------
 
 
@@ -244,25 +197,7 @@ def _train(
     commit_every_s: float,
 ) -> bool:
     """Train what the folder does not have yet; False where it was stopped before the end."""
-    execution = ExecutionConfig(_maker(trainer), together=1, commit_every_s=commit_every_s)
-    with Store(folder) as store:
-        try:
-            run_sweep(
-                specs,
-                store,
-                choose_device(device),
-                axes=axes,
-                observer=observer,
-                preparation=provider,
-                execution=execution,
-            )
-        except Interrupted:
-            print(f"stopped; everything so far is in {folder}, and the same command continues", flush=True)
-            return False
-    return True
 
-
-def _maker(trainer: TrainerOf) -> TrainerMaker:
     def make(
         lanes: Sequence[Lane],
         data: DeviceData,
@@ -272,14 +207,17 @@ def _maker(trainer: TrainerOf) -> TrainerMaker:
         profile: Profile,
     ) -> RemoteEngine:
         if len(lanes) > 1:
-            raise FedGAError(
-                "the runs of this folder were begun together by the built-in engine: let it finish them, or give "
-                "another folder with --out"
-            )
-        engine = trainer(lanes[0], data)
-        return replace(engine, round=round_number, state=states[0] if states else None)
+            raise FedGAError("the built-in engine began the runs here: let it finish them, or give another --out")
+        return replace(trainer(lanes[0], data), round=round_number, state=states[0] if states else None)
 
-    return make
+    execution, place = ExecutionConfig(make, together=1, commit_every_s=commit_every_s), choose_device(device)
+    with Store(folder) as store:
+        try:
+            run_sweep(specs, store, place, axes=axes, observer=observer, preparation=provider, execution=execution)
+        except Interrupted:
+            print(f"stopped; everything so far is in {folder}, and the same command continues", flush=True)
+            return False
+    return True
 
 
 def _spoken() -> Observer:

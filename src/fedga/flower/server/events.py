@@ -13,25 +13,21 @@ from fedga.spec.settings import RunSpec
 from fedga.study.sweep import Observer
 
 
-class EventWriter:
+def event_writer(events: Path, stop: Path) -> Observer:
     """On Flower's side. A file called ``stop`` asks it to end after the round it is in."""
 
-    def __init__(self, events: Path, stop: Path) -> None:
-        self.events, self.stop = events, stop
-
-    def observer(self) -> Observer:
-        return Observer(self._started, self._advanced, lambda text: self._write(noticed=text), self.stop.exists)
-
-    def _write(self, **event: Any) -> None:
-        with self.events.open("a", encoding="utf-8") as file:
+    def write(**event: Any) -> None:
+        with events.open("a", encoding="utf-8") as file:
             file.write(json.dumps(event) + "\n")
 
-    def _started(self, specs: Sequence[RunSpec], done: int) -> None:
-        self._write(started=[spec.run_id for spec in specs], done=done)
+    def started(specs: Sequence[RunSpec], done: int) -> None:
+        write(started=[spec.run_id for spec in specs], done=done)
 
-    def _advanced(self, specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
+    def advanced(specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
         results = [dataclasses.asdict(dataclasses.replace(result, clients=[])) for result in rounds]
-        self._write(advanced=[spec.run_id for spec in specs], rounds=results)
+        write(advanced=[spec.run_id for spec in specs], rounds=results)
+
+    return Observer(started, advanced, lambda text: write(noticed=text), stop.exists)
 
 
 class EventReader:

@@ -1,7 +1,6 @@
 """Flower's Grid, such that no reply of one node can spoil those of the others, and no silent node holds up all rounds.
 
-Flower unpacks replies together: one that it cannot unpack is an error in the place of all, which were received already
-and are lost. It also takes the sender from within the reply. Here every reply is fetched alone and known by the
+Flower unpacks replies together, and takes the sender from within the reply. Here each is fetched alone and known by the
 question that it answers, so that whatever is wrong with it is its sender's.
 """
 
@@ -57,8 +56,7 @@ inflatable_class_registry[Array.__qualname__] = _CountedArray
 class Exchange(Grid):
     """Wraps a Grid. ``silent`` nodes did not answer in time; they are asked, but waited for no longer than others.
 
-    ``enough`` is the number of replies without which a question is of no use: for so many all are waited for.
-    ``most_bytes`` is the length of all arrays in a reply.
+    Until ``enough`` replies are there all are waited for. ``most_bytes`` is the length of all arrays in a reply.
     """
 
     def __init__(self, grid: Grid) -> None:

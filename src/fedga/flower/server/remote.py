@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,31 +26,16 @@ from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, server_state
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import Workers
-from fedga.errors import FedGAError
+from fedga.flower import replies as reading
 from fedga.flower import wire
-from fedga.flower.replies import (
-    SCORES,
-    Declaration,
-    Read,
-    Reply,
-    attempt,
-    frozen_digest,
-    mean,
-    read_final,
-    read_scores,
-    read_survey,
-    read_training,
-    unsent_names,
-    vectors,
-)
-from fedga.flower.server.exchange import OF_THE_APP, Exchange, is_of_node
-from fedga.flower.server.patience import Patience
+from fedga.flower.replies import Declaration, Read, Reply
+from fedga.flower.server.audience import Audience, TooFewReplies
+from fedga.flower.server.exchange import Exchange
 from fedga.flower.server.roster import Roster
 from fedga.spec.settings import RunSpec
 from fedga.store.code import code_digest, own_code
 
 TRY_AGAIN_AFTER_S = 5.0
-GIVE_UP_AFTER = 3
 
 ClassCounts = Callable[[Sequence[int]], Tensor | None]  # of the given clients, [clients, classes], where they are known
 
@@ -65,10 +49,6 @@ class TimeoutPolicy:
     least_replies: int = 0  # 0: half of those asked
     arrive_within_s: float = 600.0
     reply_within_s: float = 3600.0
-
-
-class TooFewReplies(FedGAError):  # noqa: N818 - read as the sentence it starts
-    """A round that cannot count."""
 
 
 class _Stack(LaneStack):
@@ -112,18 +92,15 @@ class RemoteEngine:
         self.server = ServerSide(self.lanes, self.model, self.data, self.stack, self.evaluator, self._all_class_counts)
         state = self.lane.model.state_dict()
         self._constants = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()}
-        self._unsent = unsent_names(self.model, self.lane.algorithm)
+        self._unsent = reading.unsent_names(self.model, self.lane.algorithm)
         code = code_digest(own_code([self.lane.spec])) if isinstance(self.lane.spec, RunSpec) else ""
-        self._common = {
-            **({"code": code} if code else {}),
-            "frozen": frozen_digest({name: state[name] for name in self.model.stands_still}),
-        }
+        digests = {"code": code, "frozen": reading.frozen_digest({key: state[key] for key in self.model.stands_still})}
+        self._common = {name: digest for name, digest in digests.items() if digest}
         self._conversation: Asking | None = None  # of the round under way
         self._asked: Train | None = None  # what its clients are doing
         self._asked_at = 0.0  # of this machine's clock, in seconds
         self.counted: set[int] = set()  # nodes whose replies made the last round
-        self._patience = Patience()
-        self._failures: Counter[int] = Counter()  # in a row, of each client
+        self.audience = Audience(self.roster, self.timeouts.strict)
         self._declaration = Declaration.of(
             self.model, state, self.lane.algorithm, self.data.dataset.num_classes, others=self.others
         )
@@ -149,26 +126,27 @@ class RemoteEngine:
             except TooFewReplies as error:
                 if self.timeouts.strict:
                     raise
-                self.notice(str(error))
+                self.roster.noticed(str(error))
                 time.sleep(TRY_AGAIN_AFTER_S)
                 continue
             break
-        questions = self.evaluation(self.grid)
-        if questions and not result[0].diverged:
-            answers = self.grid.send_and_receive(questions, timeout=self.timeouts.reply_within_s)
-            return [LaneRound(result[0].round, self.evaluated(answers), result[0].clients)]
+        spec, [done] = self.lane.spec, result
+        due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds
+        if due and not done.diverged and not len(self.data.test_targets):
+            return [LaneRound(done.round, self._evaluate(), done.clients)]
         return result
 
     @torch.no_grad()
     def begin(self, grid: Grid) -> list[Message]:
         """The messages that ask clients to train in the next round."""
-        self._gather(grid)
+        self.grid = grid
+        self._gather()
         if isinstance(grid, Exchange):
             grid.enough, grid.most_bytes = self._least, self._declaration.most_bytes
-            self._hear_late(grid)
+            self.audience.hear_late(grid)
         number = self.round + 1
-        self._conversation = play_round(self.server, number, lambda: self._not_asked(number))
-        asked = self._continue(None, grid)
+        self._conversation = play_round(self.server, number, lambda: self.audience.not_asked(number, self._least))
+        asked = self._continue(None)
         assert asked is None  # a round ends after training
         return self.messages
 
@@ -178,9 +156,9 @@ class RemoteEngine:
         assert self._asked is not None
         with computing_in(self.lane.spec.precision), self.workers.alone():
             returned = self._returned(self._asked, replies)
-        return self._continue(returned, self.grid)
+        return self._continue(returned)
 
-    def _continue(self, answer: Any, grid: Grid | None) -> list[LaneRound] | None:
+    def _continue(self, answer: Any) -> list[LaneRound] | None:
         """Answer the round's question, and those that follow, until clients must train or the round is over."""
         assert self._conversation is not None
         number = self.round + 1
@@ -193,17 +171,11 @@ class RemoteEngine:
                 return end.value
             if isinstance(question, Train):
                 self._asked, self._asked_at = question, time.monotonic()
-                self.messages = self._training_messages(question)
+                starts = None if question.start is None else list(zip(*question.start, strict=True))
+                received, clients = _beside(question.received), self._clients_of(question)
+                self.messages = self._messages(wire.TRAIN, clients, number, received, starts)
                 return None
-            assert grid is not None
-            answer = [self._survey(grid, number) if isinstance(question, Survey) else self._final(grid, number)]
-
-    def _training_messages(self, asked: Train) -> list[Message]:
-        clients = self._clients_of(asked)
-        received = {name: tensor[0] for name, tensor in asked.received[0].items()}
-        beside = {wire.RECEIVED: wire.to_record(received)} if received else {}
-        starts = None if asked.start is None else list(zip(*asked.start, strict=True))
-        return self._messages(wire.TRAIN, clients, asked.round, beside, starts)
+            answer = [self._survey(number) if isinstance(question, Survey) else self._final(number)]
 
     def _clients_of(self, asked: Train) -> list[int]:
         """Whom a question is sent to, in the order of the selection."""
@@ -212,37 +184,60 @@ class RemoteEngine:
 
     def _returned(self, asked: Train, replies: Iterable[Message]) -> Returned | None:
         """What came back; None where the model has diverged everywhere."""
-        returned = self._replies(asked, replies)
-        if not returned:
+        read = partial(reading.read_training, self.model, self._declaration, self._kept_here())
+        understood = self.audience.understood(self._clients_of(asked), asked.round, replies, read)
+        counted = understood if self.timeouts.strict else self._finite(asked, understood)
+        if not counted:
             return None
-        device, stack = self.data.device, self.stack
-        clients = torch.tensor([[reply.client for reply in returned]], device=device)
+        device, stack, returned = self.data.device, self.stack, list(counted.values())
+        clients = torch.tensor([list(counted)], device=device)
         params = torch.stack([reply.params for reply in returned]).to(device)
         buffers = torch.stack([reply.buffers for reply in returned]).to(device)
         sizes = torch.tensor([[reply.examples for reply in returned]], device=device)
         shares, weights = self.server.weights(clients, sizes)
-        report = {
-            name: torch.stack([reply.report[name] for reply in returned]).to(device)[None]
-            for name in returned[0].report
-        }
         after = None
         if asked.examine:
             after = self.evaluator.evaluate(params, buffers, [0] * len(returned), asked.round)
         stack.counted[clients[0].cpu()] = asked.round
-        self.counted = {self.roster.nodes[reply.client] for reply in returned}
-        counts = self.class_counts([reply.client for reply in returned])
+        self.counted = {self.roster.nodes[client] for client in counted}
+        counts = self.class_counts(list(counted))
         return Returned(
             clients=clients,
             sizes=sizes,
             shares=shares,
             update=lane_sums(weights, params - stack.params),
             buffers=stack.buffers + lane_sums(shares, buffers - stack.buffers),
-            reports=[report],
+            reports=[self._stacked([reply.report for reply in returned])],
             params=params[None],
             all_buffers=buffers[None],
             after=after,
             class_counts=None if counts is None else counts.to(device)[None],
         )
+
+    def _stacked(self, reports: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """What several clients report, ``[1, clients, ...]``."""
+        return {name: torch.stack([each[name] for each in reports]).to(self.data.device)[None] for name in reports[0]}
+
+    def _finite(self, asked: Train, returned: Mapping[int, Reply]) -> dict[int, Reply]:
+        """What counts of a round's replies; nothing where the model has diverged everywhere."""
+        name, clients, least = self.roster.name, self._clients_of(asked), self._least
+        if overrides(self.lane.algorithm, "groups"):  # whose members train in turn, so that few are asked at once
+            least = min(least, len(clients))
+        if len(returned) >= least and not any(reply.is_finite for reply in returned.values()):
+            everybody = listed([name(client) for client in returned])
+            self.roster.noticed(f"the models of {everybody} are not finite any more: the run has diverged")
+            return {}
+        finite = {client: reply for client, reply in returned.items() if reply.is_finite and reply.reports_finite}
+        for client in returned.keys() - finite.keys():
+            sentence = f"the reply of {name(client)} is left out of round {asked.round}"
+            self.audience.leave_out(client, asked.round, f"{sentence}: it holds numbers that are not finite")
+        if len(finite) < least:
+            raise TooFewReplies(f"round {asked.round} has {len(finite)} replies and needs {least}: it is tried again")
+        if absent := [client for client in clients if client not in finite]:
+            seconds = time.monotonic() - self._asked_at
+            waited = f" (waited for {seconds:.0f} s)" if self.audience.silent() & set(absent) else ""
+            self.roster.noticed(f"round {asked.round} goes on without {', '.join(map(name, absent))}{waited}")
+        return finite
 
     @property
     def _least(self) -> int:
@@ -250,99 +245,64 @@ class RemoteEngine:
         active = min(self.lane.spec.active, self.roster.num_clients)
         return active if self.timeouts.strict else min(active, self.timeouts.least_replies or -(-active // 2))
 
-    def _gather(self, grid: Grid) -> None:
+    def _gather(self) -> None:
         """Before the first round, wait for those who are to begin; later on, for as many as a round needs."""
-        timeouts, roster = self.timeouts, self.roster
+        grid, timeouts, roster = self.grid, self.timeouts, self.roster
+        assert grid is not None
         if not roster.began:
             wanted = timeouts.least_to_begin or roster.num_clients
             roster.wait(grid, wanted, timeouts.arrive_within_s, enough=0 if self.round else None)
             roster.began = True
         roster.refresh(grid)
         if len(roster.nodes) < self._least:
-            self.notice(f"{len(roster.nodes)} of the {self._least} that a round needs are there: waiting for more")
+            self.roster.noticed(
+                f"{len(roster.nodes)} of the {self._least} that a round needs are there: waiting for more"
+            )
             roster.wait(grid, self._least, math.inf)
 
-    def _not_asked(self, number: int) -> list[int]:
-        """Clients that are away, and those that were silent; the latter only if enough others are left."""
-        absent = set(self.roster.absent)
-        without = absent | self._patience.passed_over(number, self.roster.entries)
-        return sorted(without if self.roster.num_clients - len(without) >= max(1, self._least) else absent)
+    def _ask_all(
+        self, kind: str, number: int, beside: Mapping[str, ArrayRecord], read: Callable[[Declaration, Message], Read]
+    ) -> dict[int, Read]:
+        """What every client that answers says of the global model."""
+        assert self.grid is not None
+        asked = self.audience.answering()
+        questions = self._messages(kind, asked, number, beside)
+        replies = self.grid.send_and_receive(questions, timeout=self.timeouts.reply_within_s)
+        return self.audience.understood(asked, number, replies, partial(read, self._declaration))
 
-    def _hear_late(self, grid: Exchange) -> None:
-        """Who has answered after all is asked again, and waited for; so is who has left and come again."""
-        by_node = {node: client for client, node in self.roster.nodes.items()}
-        for node in sorted(grid.late() & by_node.keys()):
-            self._heard(by_node[node])
-        still = self._patience.silent(self.roster.entries)
-        grid.silent &= {node for node, client in by_node.items() if client in still}
-
-    def _heard(self, client: int) -> None:
-        if self._patience.heard(client):
-            self.notice(f"{self.roster.name(client)} answers again")
-
-    def _survey(self, grid: Grid, number: int) -> Tensor:
+    def _survey(self, number: int) -> Tensor:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
-        asked = self._answering()
-        replies = grid.send_and_receive(
-            self._messages(wire.SURVEY, asked, number), timeout=self.timeouts.reply_within_s
-        )
-        values = dict(
-            self._understood(asked, number, replies, lambda client, reply: read_survey(self._declaration, reply))
-        )
-        if not self.timeouts.strict:
-            for client in [client for client, value in values.items() if not value.isfinite()]:
+        values = self._ask_all(wire.SURVEY, number, {}, reading.read_survey)
+        for client in [client for client, value in values.items() if not value.isfinite()]:
+            if not self.timeouts.strict:
                 del values[client]
-                self._patience.failed(client, number)
-                self.notice(f"{self.roster.name(client)} failed in round {number}: its answer is not a finite number")
+                sentence = f"{self.roster.name(client)} failed in round {number}: its answer is not a finite number"
+                self.audience.leave_out(client, number, sentence)
         if not values:
             raise TooFewReplies(f"nobody answered what round {number} asks of every client: it is tried again")
         mean = torch.stack(list(values.values())).mean()
         survey = torch.stack([values.get(client, mean) for client in range(self.roster.num_clients)])
         return survey.to(self.data.device)[None]
 
-    def _final(self, grid: Grid, number: int) -> dict[str, Tensor]:
+    def _final(self, number: int) -> dict[str, Tensor]:
         """What every client that answers says of the final model, ``[1, clients, ...]``."""
-        asked = self._answering()
-        received = {name: tensor[0] for name, tensor in self.server.broadcast(number)[0].items()}
-        beside = {wire.RECEIVED: wire.to_record(received)} if received else {}
-        questions = self._messages(wire.FINISH, asked, number, beside)
-        replies = grid.send_and_receive(questions, timeout=self.timeouts.reply_within_s)
-        found = self._understood(asked, number, replies, lambda client, reply: read_final(self._declaration, reply))
-        if not found:
-            raise TooFewReplies(f"nobody answered what follows round {number}: it is tried again")
-        names = found[0][1]
-        return {name: torch.stack([each[name] for _, each in found])[None].to(self.data.device) for name in names}
-
-    def _for_head(self, number: int) -> dict[str, ArrayRecord]:
-        """What clients need beside the model to evaluate it: something where the algorithm has a head of its own."""
-        if not overrides(self.lane.algorithm, "head"):
-            return {}
-        sent = {name: tensor[0] for name, tensor in self.server.broadcast(number)[0].items()}
-        return {wire.RECEIVED: wire.to_record(sent)} if sent else {}
+        beside = _beside(self.server.broadcast(number))
+        while not (found := self._ask_all(wire.FINISH, number, beside, reading.read_final)):
+            self.roster.noticed(f"nobody answered what follows round {number}: it is asked again")
+            time.sleep(TRY_AGAIN_AFTER_S)
+            self._gather()
+        return self._stacked(list(found.values()))
 
     # --- evaluation at the sites, where the server has no samples of its own -----------------------------------------
 
-    def evaluation(self, grid: Grid) -> list[Message]:
-        """Questions to every client about the new model, in rounds in which it is due and the server cannot tell."""
-        spec = self.lane.spec
-        due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds
-        if len(self.data.test_targets) or not due:
-            return []
-        return self._messages(wire.EVALUATE, self._answering(), self.round, self._for_head(self.round))
-
-    def evaluated(self, replies: Iterable[Message]) -> dict[str, float] | None:
+    def _evaluate(self) -> dict[str, float] | None:
         """Accuracy and loss over the samples that all sites hold out; None where none of them holds out any."""
-        read = self._understood(
-            self._answering(), self.round, replies, lambda client, reply: read_scores(self._declaration, reply)
-        )
-        rows = [row for _, row in read if row.examples]
+        needed = _beside(self.server.broadcast(self.round)) if overrides(self.lane.algorithm, "head") else {}
+        read = self._ask_all(wire.EVALUATE, self.round, needed, reading.read_scores)
+        rows = [row for row in read.values() if row.examples]
         weights = [row.examples for row in rows]
-        return {name: mean([row.values[name] for row in rows], weights) for name in SCORES} if rows else None
-
-    def _answering(self) -> list[int]:
-        """Who is there and answered when last asked; everybody, if nobody did."""
-        there = set(self.roster.nodes)
-        return sorted(there - self._patience.silent(self.roster.entries) or there)
+        means = {name: reading.mean([row.values[name] for row in rows], weights) for name in reading.SCORES if rows}
+        return means or None
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -353,7 +313,7 @@ class RemoteEngine:
 
     @arrays.setter
     def arrays(self, record: ArrayRecord) -> None:
-        params, buffers = vectors(self.model, wire.from_record(record), self._kept_here())
+        params, buffers = reading.vectors(self.model, wire.from_record(record), self._kept_here())
         device = self.data.device
         self.stack.params[0], self.stack.buffers[0] = params.to(device), buffers.to(device)
         if self.stack.averaging:
@@ -394,104 +354,8 @@ class RemoteEngine:
             messages.append(Message(content, self.roster.nodes[client], kind, ttl=self.timeouts.reply_within_s))
         return messages
 
-    def _understood(
-        self, asked: Sequence[int], number: int, replies: Iterable[Message], read: Callable[[int, Message], Read]
-    ) -> list[tuple[int, Read]]:
-        """Replies that can be read, by client and in the order asked; what is wrong with the others is told."""
-        by_node = {node: client for client, node in self.roster.nodes.items()}
-        understood: dict[int, Read] = {}
-        failed: set[int] = set()
-        for reply in replies:
-            client = by_node.get(reply.metadata.src_node_id)
-            if client is None or client not in asked or client in understood or client in failed:
-                continue
-            if not self.timeouts.strict and not is_of_node(reply):
-                continue
-            try:
-                understood[client] = attempt(reply, partial(read, client))
-            except FedGAError as error:
-                sentence = f"{self.roster.name(client)} failed in round {number}: {error}"
-                if self.timeouts.strict:
-                    raise FedGAError(sentence) from error
-                self.notice(sentence)
-                failed.add(client)
-                self._patience.failed(client, number)
-                self._failures[client] += reply.has_error() and reply.error.code in OF_THE_APP
-            else:
-                self._failures[client] = 0
-        missing = [client for client in asked if client not in understood]
-        if missing and self.timeouts.strict:
-            raise TooFewReplies(
-                f"round {number} has {len(understood)} of {len(asked)} replies, and none of "
-                f"{listed([self.roster.name(client) for client in missing])}: give the same command again, it continues"
-            )
-        self._tell_silence([client for client in missing if client not in failed], number)
-        for client in (*understood, *failed):
-            self._heard(client)
-        self._give_up_if_all_fail(number)
-        return [(client, understood[client]) for client in asked if client in understood]
 
-    def _tell_silence(self, clients: Sequence[int], number: int) -> None:
-        """Clients that have not answered are asked less often, and that is said when it begins."""
-        for client in clients:
-            known = client in self._patience.silent(self.roster.entries)
-            until = self._patience.missed(client, number, self.roster.entries[client])
-            if not known:
-                self.notice(
-                    f"{self.roster.name(client)} did not answer in round {number}: it is asked again in round {until}, "
-                    "then less and less often, and not waited for longer than the others until it answers"
-                )
-
-    def _give_up_if_all_fail(self, number: int) -> None:
-        """What fails everywhere is not one client's fault; one alone never ends a run of several."""
-        failing = [client for client in self.roster.nodes if self._failures[client] >= GIVE_UP_AFTER]
-        if len(failing) == len(self.roster.nodes) and len(failing) >= min(2, self.roster.num_clients):
-            raise FedGAError(
-                f"everybody failed {GIVE_UP_AFTER} times in a row in round {number}, as said above: mend it, and the "
-                "same command continues"
-            )
-
-    def _replies(self, question: Train, replies: Iterable[Message]) -> list[Reply]:
-        """What counts of a round's replies; nothing where the model has diverged everywhere."""
-        asked, number, unsent = self._clients_of(question), question.round, self._kept_here()
-        returned = [
-            reply
-            for _, reply in self._understood(
-                asked,
-                number,
-                replies,
-                lambda client, reply: read_training(self.model, self._declaration, unsent, client, reply),
-            )
-        ]
-        if self.timeouts.strict:
-            return returned
-        finite = [reply for reply in returned if reply.is_finite and reply.reports_finite]
-        if len(returned) >= self._least and not any(reply.is_finite for reply in returned):
-            everybody = listed([self.roster.name(reply.client) for reply in returned])
-            self.notice(f"the models of {everybody} are not finite any more: the run has diverged")
-            return []
-        whole = {reply.client for reply in finite}
-        for reply in returned:
-            if reply.client not in whole:
-                self._patience.failed(reply.client, number)
-                name = self.roster.name(reply.client)
-                self.notice(f"the reply of {name} is left out of round {number}: it holds numbers that are not finite")
-        if len(finite) < self._least:
-            raise TooFewReplies(f"round {number} has {len(finite)} replies and needs {self._least}: it is tried again")
-        absent = [client for client in asked if client not in whole]
-        if absent:
-            seconds = time.monotonic() - self._asked_at
-            silent = self._patience.silent(self.roster.entries)
-            waited = f" (waited for {seconds:.0f} s)" if silent & set(absent) else ""
-            self.notice(f"round {number} goes on without {', '.join(map(self.roster.name, absent))}{waited}")
-        return finite
-
-    def name_of(self, reply: Message) -> str:
-        """Of the client that sent a reply."""
-        by_node = {node: client for client, node in self.roster.nodes.items()}
-        client = by_node.get(reply.metadata.src_node_id)
-        return "a client" if client is None else self.roster.name(client)
-
-    def notice(self, text: str) -> None:
-        """At once: a round with sites that are away may last for hours."""
-        self.roster.noticed(text)
+def _beside(received: Sequence[Mapping[str, Tensor]]) -> dict[str, ArrayRecord]:
+    """What a run's algorithm sends with the model, as a record if it sends anything."""
+    sent = {name: tensor[0] for name, tensor in received[0].items()}
+    return {wire.RECEIVED: wire.to_record(sent)} if sent else {}

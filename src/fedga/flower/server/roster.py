@@ -1,7 +1,5 @@
-"""Which node is which client.
+"""Which node is which client: nodes, whose ids are new in every run, are asked who they are.
 
-Flower gives nodes new ids in every run, and the first round may begin before all of them are there. Here nodes are
-asked who they are, waited for, and known by the number of their partition or the name of their site from then on.
 Nobody waits for an answer: who does not give one is asked again, and one that comes late still counts.
 """
 
@@ -89,6 +87,10 @@ class Roster:
 
     def name(self, client: int) -> str:
         return f"site {self.names[client]}" if self.names else f"client {client}"
+
+    @property
+    def by_node(self) -> dict[int, int]:
+        return {node: client for client, node in self.nodes.items()}
 
     @property
     def absent(self) -> list[int]:

@@ -38,7 +38,7 @@ class Sites:
         if not forms:
             raise FedGAError("no site says what its samples look like: is fedga of the same version there?")
         form, whose = forms[min(forms)], roster.name(min(forms))
-        dataset = load_central(server_data, classes) if server_data else _no_samples(name, classes, form)
+        dataset = load_central(server_data, classes) if server_data else no_samples(name, classes, form)
         if server_data:
             pictures = dataset.train_inputs.dtype == np.uint8
             form, whose = Form(dataset.input_shape, pictures, columns_digest(server_data)), "the server"
@@ -84,7 +84,7 @@ class Sites:
         return torch.tensor(counts, dtype=torch.float32) if complete else None
 
 
-def _no_samples(name: str, classes: Sequence[str], form: Form) -> Dataset:
+def no_samples(name: str, classes: Sequence[str], form: Form) -> Dataset:
     """The server's own samples where it has none, in the form of the sites'."""
     dtype, scale = (np.uint8, 255.0) if form.pictures else (np.float32, 1.0)
     samples = (np.zeros((0, *form.input_shape), dtype), np.zeros(0, dtype=np.int64))

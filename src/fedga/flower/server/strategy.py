@@ -6,7 +6,7 @@ import copy
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from logging import INFO
 from pathlib import Path
@@ -23,15 +23,17 @@ from torch import nn
 from fedga.algorithms import Algorithm, make_algorithm
 from fedga.algorithms.base import overrides
 from fedga.common.sealed import DamagedError
-from fedga.data.federation import Dataset, Federation
+from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData
 from fedga.engine.stack.lanes import Lane
 from fedga.errors import FedGAError
 from fedga.flower import wire
 from fedga.flower.replies import attempt, mean, read_metrics
+from fedga.flower.server.audience import TooFewReplies
 from fedga.flower.server.exchange import Exchange
-from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy, TooFewReplies
-from fedga.flower.server.roster import Roster
+from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy
+from fedga.flower.server.roster import Form, Roster
+from fedga.flower.server.sites import no_samples
 from fedga.spec.settings import TrainingSettings, parse_algorithm
 from fedga.study.states import read_states, write_states
 
@@ -69,11 +71,18 @@ class AlgorithmStrategy(Strategy):
         if isinstance(algorithm, str):
             name, options = parse_algorithm(algorithm)
             algorithm = make_algorithm(name, **dict(options))
+        else:
+            name = type(algorithm).__name__
         self.algorithm, self.num_clients = algorithm, clients
-        self._refuse(algorithm)
+        # What Flower's own loop, one exchange a round with a server that has no samples, cannot do.
+        instead = "use fedga.flower.server_app, or fedga run --engine flower"
+        if algorithm.auxiliary_samples:
+            raise FedGAError(f"{name} needs samples on the server, which a strategy alone has none of: {instead}")
+        if overrides(algorithm, "groups") or algorithm.finishes:
+            raise FedGAError(f"{name} needs more than one exchange in a round: {instead}")
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.evaluate_clients = evaluate_clients
-        dataset = _nothing(num_classes or 2)
+        dataset = no_samples("own", tuple(map(str, range(num_classes or 2))), Form((1,), pictures=False))
         nobody = Federation(dataset, np.zeros(0, dtype=np.int64), np.zeros(clients + 1, dtype=np.int64))
         lane = Lane(self.spec, nobody, algorithm, copy.deepcopy(model).cpu())
         roster = Roster(clients, noticed=_say)
@@ -85,14 +94,6 @@ class AlgorithmStrategy(Strategy):
         self._run = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
         if self.checkpoint is not None and self.checkpoint.exists():
             self._resume(self.checkpoint)
-
-    def _refuse(self, algorithm: Algorithm) -> None:
-        """What Flower's own loop, one exchange a round with a server that has no samples, cannot do."""
-        name, instead = type(algorithm).__name__, "use fedga.flower.server_app, or fedga run --engine flower"
-        if algorithm.auxiliary_samples:
-            raise FedGAError(f"{name} needs samples on the server, which a strategy alone has none of: {instead}")
-        if overrides(algorithm, "groups") or algorithm.finishes:
-            raise FedGAError(f"{name} needs more than one exchange in a round: {instead}")
 
     def _resume(self, path: Path) -> None:
         try:
@@ -165,7 +166,8 @@ class AlgorithmStrategy(Strategy):
             raise FedGAError(f"the model is no longer finite after round {result.round}: use a smaller learning rate")
         if self.checkpoint is not None:
             self._save(self.checkpoint)
-        return self.engine.arrays, self._means(reply for reply in replies if self._counted(reply))
+        counted = [reply for reply in replies if reply.metadata.src_node_id in self.engine.counted]
+        return self.engine.arrays, self._means(counted)
 
     def _save(self, path: Path) -> None:
         [state] = self.engine.stack.states()
@@ -188,9 +190,6 @@ class AlgorithmStrategy(Strategy):
         """The mean over clients of every number they report, weighted by their samples."""
         return self._means(replies)
 
-    def _counted(self, reply: Message) -> bool:
-        return reply.metadata.src_node_id in self.engine.counted
-
     def _means(self, replies: Iterable[Message]) -> MetricRecord | None:
         """Of the numbers that at least half of the clients report; who reports none of use is named."""
         rows: list[tuple[float, MetricRecord]] = []
@@ -198,33 +197,23 @@ class AlgorithmStrategy(Strategy):
             try:
                 rows.append(attempt(reply, read_metrics))
             except FedGAError as error:
-                _say(f"the metrics of {self.engine.name_of(reply)} are left out: {error}")
+                roster, node = self.engine.roster, reply.metadata.src_node_id
+                name = roster.name(roster.by_node[node]) if node in roster.by_node else "a client"
+                _say(f"the metrics of {name} are left out: {error}")
         rows = [(weight, row) for weight, row in rows if weight]
         names = Counter(name for _, row in rows for name in row if name != wire.EXAMPLES)
-        means = {name: _mean(name, rows) for name, times in names.items() if 2 * times >= len(rows)}
-        return MetricRecord({name: value for name, value in means.items() if value is not None}) if rows else None
+        means = MetricRecord()
+        for name in [name for name, times in names.items() if 2 * times >= len(rows)]:
+            found = [(row[name], weight) for weight, row in rows if name in row]
+            finite = [(each, weight) for each, weight in found if isinstance(each, int | float) and math.isfinite(each)]
+            if finite:
+                means[name] = mean(*zip(*finite, strict=True))
+        return means if rows else None
 
     def summary(self) -> None:
         spec = self.spec
         log(INFO, "\t├──> %s, server %s, seed %d", self.algorithm, spec.server, spec.seed)
         log(INFO, "\t└──> %d of %s clients in every round", spec.active, self.num_clients)
-
-
-def _mean(name: str, rows: Sequence[tuple[float, MetricRecord]]) -> float | None:
-    """Over the clients whose number is finite."""
-    values, weights = [], []
-    for weight, row in rows:
-        value = row.get(name)
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            values.append(float(value))
-            weights.append(weight)
-    return mean(values, weights) if values else None
-
-
-def _nothing(num_classes: int) -> Dataset:
-    """The samples of a server that has none."""
-    inputs, labels = np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
-    return Dataset("own", inputs, labels, inputs, labels, tuple(map(str, range(num_classes))))
 
 
 def _say(text: str) -> None:
