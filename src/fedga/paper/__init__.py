@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedga.paper.binary import train_binary as train_binary
-    from fedga.paper.report.by_alpha import tuning_picture as tuning_picture
+    from fedga.paper.report.pictures import tuning_picture as tuning_picture
     from fedga.paper.report.scores import MOMENTS as MOMENTS
     from fedga.paper.report.sections import paper_commands as paper_commands
     from fedga.paper.report.sections import sections_of as sections_of
@@ -38,7 +38,7 @@ _HOMES = {
         "remember",
     ),
     "binary": ("train_binary",),
-    "report.by_alpha": ("tuning_picture",),
+    "report.pictures": ("tuning_picture",),
     "report.scores": ("MOMENTS",),
     "report.sections": ("paper_commands", "sections_of"),
     "report.tuning": ("chosen_rates", "tuning_headline", "tuning_table"),

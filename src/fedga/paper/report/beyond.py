@@ -1,11 +1,15 @@
-"""What the paper leaves out: how far plain settings of training explain FedGA's lead, as a table and a headline."""
+"""How far plain settings of training explain FedGA's lead, which the paper leaves out: table, headline and picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedga.drawing.canvas import PanelSize, compose, text_width, wrap
+from fedga.drawing.style import FONT, GRID, MUTED, SMALL, TEXT, LineStyle, display_name, drawing, line_style, shade
 from fedga.paper.report.arms import (
     ALGORITHMS,
     ALIGNED,
@@ -21,11 +25,22 @@ from fedga.paper.report.arms import (
     points,
     row_name,
     seeds_text,
+    setting_name,
     share,
 )
 from fedga.paper.report.scores import MODELS, Score
 from fedga.report.documents import Cell, Table
+from fedga.report.summary import number_text
 from fedga.spec.catalog import dataset_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+_ROW = 0.36  # inches of a setting: two models
+_TINY = 0.85 * SMALL  # of the number beside an arrow
+_BETWEEN = 0.19  # of a row, from its middle to either model
 
 
 def beyond_table(of: Sequence[Arm]) -> Table:
@@ -96,3 +111,176 @@ def beyond_headline(of: Sequence[Arm]) -> str:
     if not parts:
         return heading
     return f"{heading}, in the paper's setting and in the strong one (averaged model): {'; '.join(parts)}"
+
+
+def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
+    """FedAvg and FedGA in every setting, joined by a line as long as FedGA's lead, beside the line without skew.
+
+    One column per data set and α. Filled is the last model, hollow the one averaged over rounds on the server.
+    """
+    found = ablations(of)
+    rows = [axes for axes in SETTINGS if any(place.shown(axes) for place in found)]
+    with drawing():
+        names = [row_name(axes) for axes in rows]
+        left = max(text_width(name, SMALL) for name in names) + 0.2
+        right = text_width("−10.0", SMALL) + 0.3
+        across = min(3, len(found))
+        width = 4.6 if across == 1 else 2.35
+        tellings = [wrap(_best_text(place), width + right, SMALL) for place in found]
+        above = 0.36 + max(len(lines) for lines in tellings) * SMALL * 1.3 / 72 + 0.22
+        sizes = [
+            PanelSize(width, _ROW * len(rows) + 0.1, left if at == 0 else 0.2, right, top=above) for at in range(across)
+        ]
+        heading = title or beyond_headline(of)
+        around: Any = {"title": heading, "legend": _legend(found), "caption": _caption(found, rows)}
+        figure, axes = compose(-(-len(found) // across), across, sizes, **around, number=len(found))
+        for number, (at, place) in enumerate(zip(axes, found, strict=True)):
+            _draw_place(at, place, rows)
+            at.set_yticks(range(len(rows)), names if number % across == 0 else [])
+            _write_above(at, place.name, tellings[number])
+    return figure
+
+
+def _draw_place(axes: Axes, place: Ablation, rows: Sequence[frozenset[str]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = _limits(place, rows)
+    axes.set(xlim=(low, high), ylim=(len(rows) - 0.5, -0.5), xlabel="test accuracy")
+    if _off_scale(place, rows):  # room left of the scale for an arrow and its number, so that no dot lies on them
+        wide = text_width("0.000", _TINY) + 14 / 72
+        left = low - (high - low) * wide / (axes.bbox.width / axes.figure.dpi - wide)
+        axes.axvspan(left, low, color=shade(GRID, 0.55), linewidth=0, zorder=2.5)  # above whiskers, below numbers
+        axes.set_xlim(left, high)
+    ticks = MaxNLocator(4, steps=[1, 2, 2.5, 4, 5, 10]).tick_values(low, high)
+    axes.set_xticks([tick for tick in ticks if low <= tick <= high])
+    for number, setting in enumerate(rows):
+        for model, offset in zip(MODELS, (-_BETWEEN, _BETWEEN), strict=True):
+            _draw_pair(axes, place, setting, model, number + offset, low)
+        if number and len(setting) > len(rows[number - 1]):
+            axes.axhline(number - 0.5, color=GRID, linewidth=0.8, zorder=0)
+    for setting in (NONE, ALL):
+        line = place.without_skew(setting)
+        if line.known:
+            axes.axvline(line.mean, label=even_name(setting), zorder=1, **_even_style(setting))
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0, labelcolor=TEXT, pad=7)
+    axes.annotate("lead", (1, 1), (8, 4), xycoords="axes fraction", textcoords="offset points", size=SMALL, color=MUTED)
+
+
+def _limits(place: Ablation, rows: Sequence[frozenset[str]]) -> tuple[float, float]:
+    """From a little below the paper's setting up; one in which training failed must not squeeze all others."""
+    lines = [place.without_skew(axes).mean for axes in (NONE, ALL)]
+    every = [*_means(place, rows), *(line for line in lines if np.isfinite(line))]
+    high, base = max(every), min(_means(place, [NONE]) or every)
+    low = max(min(every), base - 0.4 * (high - base)) if base < high else min(every)
+    pad = max(0.06 * (high - low), 0.004)
+    return low - pad, high + pad
+
+
+def _means(place: Ablation, settings: Sequence[frozenset[str]]) -> list[float]:
+    every = [place.accuracy(one, axes, model) for one in ALGORITHMS for axes in settings for model in MODELS]
+    return [value for value in every if np.isfinite(value)]
+
+
+def _off_scale(place: Ablation, rows: Sequence[frozenset[str]]) -> bool:
+    return min(_means(place, rows)) < _limits(place, rows)[0]
+
+
+def _draw_pair(axes: Axes, place: Ablation, setting: frozenset[str], model: str, y: float, low: float) -> None:
+    lead = place.lead(setting, model)
+    ends = {algorithm: place.score(algorithm, setting, model) for algorithm in ALGORITHMS}
+    if np.isfinite(lead):
+        ahead = ALIGNED if lead >= 0 else PLAIN
+        color = shade(line_style(ahead).color, 0.45)
+        x = np.maximum([one.mean for one in ends.values()], low)
+        axes.plot(x, (y, y), color=color, linewidth=4, solid_capstyle="butt", zorder=3, label="_lead")
+        where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        color = shade(line_style(ahead).color, -0.25) if points(lead) != "0.0" else MUTED
+        axes.annotate(points(lead), (1, y), (8, 0), va="center", size=SMALL, color=color, **where)
+    below = 0
+    for algorithm, one in ends.items():
+        if one.known and one.mean < low:
+            _draw_below(axes, algorithm, one.mean, y, below)
+            below += 1
+        elif one.known:
+            _draw_dot(axes, algorithm, one, y, model)
+
+
+def _draw_dot(axes: Axes, algorithm: str, one: Score, y: float, model: str) -> None:
+    style = replace(line_style(algorithm), filled=model == "last")
+    if np.isfinite(one.deviation):
+        color = shade(style.color, 0.3)
+        axes.errorbar(one.mean, y, xerr=one.deviation, fmt="none", ecolor=color, elinewidth=0.8, zorder=2)
+    axes.plot(one.mean, y, label=f"{algorithm}, {model}", zorder=4, **{**style.keywords(), "linestyle": "none"})
+
+
+def _draw_below(axes: Axes, algorithm: str, value: float, y: float, number: int) -> None:
+    """What is far too low is an arrow at the edge with its number; the arrow is grey, for it may be that of both.
+
+    The second number of a row is beside the strip, where the grid would run through it.
+    """
+    place = (axes.get_xlim()[0], y)
+    axes.plot(*place, "<", ms=6, color=MUTED, zorder=4, label=f"_{algorithm}", clip_on=False)
+    box = {"facecolor": "white" if number else "none", "edgecolor": "none", "pad": 0.8}
+    how: Any = {"textcoords": "offset points", "va": "center", "size": _TINY, "zorder": 5, "bbox": box}
+    color = shade(line_style(algorithm).color, -0.25)
+    axes.annotate(number_text(value), place, (7 + 30 * number, 0), color=color, **how)
+
+
+def _write_above(axes: Axes, name: str, lines: Sequence[str]) -> None:
+    step = SMALL * 1.3
+    height = 16 + step * len(lines)
+    where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+    axes.annotate(name, (0, 1), (0, height + 3), size=FONT, weight="bold", **where)
+    for number, line in enumerate(lines, 1):
+        axes.annotate(line, (0, 1), (0, height - step * number), size=SMALL, color=MUTED, **where)
+
+
+def _even_style(axes: frozenset[str]) -> dict[str, Any]:
+    return {"color": TEXT, "linewidth": 1.2, "linestyle": "-" if axes else (0, (2, 2))}
+
+
+def _legend(found: Sequence[Ablation]) -> list[Line2D]:
+    from matplotlib.lines import Line2D
+
+    styles = {
+        display_name(algorithm): line_style(algorithm).keywords() | {"linestyle": "none"} for algorithm in ALGORITHMS
+    }
+    for model in MODELS:
+        if any(arm.scores[model].known for place in found for arm in place.arms):
+            styles[f"{model} model"] = LineStyle(MUTED, "o", "none", 1.0, model == "last").keywords()
+    for axes in (NONE, ALL):
+        if any(place.without_skew(axes).known for place in found):
+            styles[even_name(axes)] = _even_style(axes)
+    return [Line2D([], [], label=label, **style) for label, style in styles.items()]
+
+
+def _caption(found: Sequence[Ablation], rows: Sequence[frozenset[str]]) -> str:
+    seeds = seeds_text(found)
+    caption = "One seed." if seeds == "one seed" else f"Mean over {seeds}, whiskers: their standard deviation."
+    caption += " Lead: FedGA less FedAvg, in points."
+    caption += f" {NO_SKEW}" if any(place.goal.known for place in found) else ""
+    if any(_off_scale(place, rows) for place in found):
+        caption += " Arrows in a grey strip: off the scale."
+    arms = [arm for place in found for arm in place.arms if not arm.even]
+    statuses = [curve.status for arm in arms for curve in arm.curves]
+    counts = {
+        "never left the start plateau": sum(arm.stuck for arm in arms),
+        "diverged": statuses.count("diverged"),
+        "are unfinished": sum(status not in ("done", "diverged") for status in statuses),
+    }
+    odd = [f"{count} of {len(statuses)} runs {what}" for what, count in counts.items() if count]
+    return f"{caption} {'; '.join(odd)}." if odd else caption
+
+
+def _best_text(place: Ablation) -> str:
+    if place.best is None:
+        return ""
+    algorithm, axes, model = place.best
+    averaged = ", averaged" if model == "averaged" else ""
+    text = (
+        f"Best: {display_name(algorithm)}, {setting_name(axes)}{averaged}, {number_text(place.accuracy(*place.best))}"
+    )
+    goal = place.goal
+    return f"{text}; no skew {number_text(goal.mean)}" if goal.known else text

@@ -17,11 +17,10 @@ from fedga.drawing.style import algorithm_rank, display_name
 from fedga.errors import FedGAError
 from fedga.paper.binary import read_binary_runs
 from fedga.paper.printed import STAND_IN, printed_score
-from fedga.paper.report import by_alpha, pictures
+from fedga.paper.report import pictures
 from fedga.paper.report.agreement import agreement_summary, agreement_table, compare, ranking_table, rankings
 from fedga.paper.report.arms import arms
-from fedga.paper.report.beyond import beyond_headline, beyond_table
-from fedga.paper.report.beyond_picture import beyond_picture
+from fedga.paper.report.beyond import beyond_headline, beyond_picture, beyond_table
 from fedga.paper.report.binary import binary_headline, binary_picture
 from fedga.paper.report.scores import MOMENTS, Reading, paper_table, score_table
 from fedga.paper.report.speed import speed_headline, speed_table
@@ -298,7 +297,7 @@ def _epochs(material: Material) -> Content:
 def _tuning(material: Material) -> Content:
     """Runs of several scales have no common choice: the table has a row for each, and the picture says why not."""
     title = "Accuracy by learning rate, FedAvg"
-    picture = Picture("tuning", title, partial(by_alpha.tuning_picture, material.curves), alt=title)
+    picture = Picture("tuning", title, partial(pictures.tuning_picture, material.curves), alt=title)
     try:
         headline = tuning_headline(chosen_rates(material.curves))
     except FedGAError:
@@ -338,7 +337,7 @@ SECTIONS: Mapping[str, Callable[[Material], Content]] = {
     "table-speed": _speed,
     "figure-clients": _clients,
     "figure-binary": _binary,
-    "figure-alphas": _one_picture("alphas", "Accuracy under several levels of skew", by_alpha.alphas_picture),
+    "figure-alphas": _one_picture("alphas", "Accuracy under several levels of skew", pictures.alphas_picture),
     "figure-ea": _one_picture("client-ea", "EA ratio of the active clients", pictures.client_ea_picture),
     "figure-curves": _one_picture("curves", "Accuracy over rounds", pictures.curves_picture, titled=True),
     "figure-labels": _labels,

@@ -4,9 +4,8 @@ from fedga.drawing.heatmap import label_heatmap
 from fedga.drawing.heatmap_text import label_heatmap_text
 from fedga.drawing.style import save
 from fedga.report.curves import curves_from_rows, read_curves
-from fedga.report.figures.bars import forgetting_bars
+from fedga.report.figures.bars import demo_picture, forgetting_bars
 from fedga.report.figures.clients import before_after
-from fedga.report.figures.demo import demo_picture
 from fedga.report.figures.lines import accuracy_curves, ea_ratio_curves
 
 __all__ = [

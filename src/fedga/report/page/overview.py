@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedga.drawing.style import drawing
-from fedga.report.page.marks import svg_style
 from fedga.report.page.shared import Tick
 from fedga.report.page.study import Cohort, Member, Scenario, Study
-from fedga.report.page.winners import Found, ended_of
+from fedga.report.page.svg import svg_style
+from fedga.report.page.tables import Found, ended_of
 from fedga.report.summary import plus_minus
 
 WIDTH, HEIGHT = 310, 230

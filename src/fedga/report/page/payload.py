@@ -21,9 +21,9 @@ from fedga.drawing.heatmap import RAMP, counts_summary
 from fedga.drawing.style import GAINED, LOST
 from fedga.measures.columns import metric_column
 from fedga.report.curves import Curve
-from fedga.report.page.marks import svg_style
 from fedga.report.page.overview import compared, shown_cohorts
 from fedga.report.page.study import Member, Study
+from fedga.report.page.svg import svg_style
 from fedga.report.series import setting_text
 from fedga.store.database import IDENTITY
 from fedga.store.records import AVERAGED, METRICS, SHOWN, ClientRound
