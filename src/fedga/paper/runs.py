@@ -32,6 +32,7 @@ SCALES = ("quick", "full")
 BEYOND = "beyond the paper"
 FILE_NAME = "paper.jsonl"
 _DIGEST = "sha256"
+_LISTS = ("datasets", "alphas", "seeds", "algorithms")
 _MOST_VALUES = 1000  # in one list of a note
 
 _QUICK_DATASET, _QUICK_SEEDS = "digits", (0, 1, 2)
@@ -193,11 +194,11 @@ def remember(folder: Path, experiments: Iterable[Experiment], scope: Scope) -> N
     """Note in the folder what was asked of it, for its report: lines that are only ever added, by any process."""
     known = asked(folder)
     names = [each.name for each in experiments if scope not in known.get(each.name, ())]
-    lines = (_line({"experiment": name, **dataclasses.asdict(scope)}) for name in names)
+    notes = [{"experiment": name, **dataclasses.asdict(scope)} for name in names]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in lines))
+            file.writelines(json.dumps({**note, _DIGEST: _digest(note)}, ensure_ascii=False) + "\n" for note in notes)
     except OSError as error:
         raise FedGAError(f"{str(folder)!r} cannot be written to ({error.strerror}): give another --out") from None
 
@@ -208,8 +209,7 @@ def asked(folder: Path) -> dict[str, tuple[Scope, ...]]:
     found: dict[str, tuple[Scope, ...]] = {}
     try:
         for line in read_text(path).splitlines():
-            values = _checked(json.loads(line))
-            name, scope = values["experiment"], _scope(values)
+            name, scope = _read_note(json.loads(line))
             if name in EXPERIMENTS:
                 found[name] = tuple(dict.fromkeys((*found.get(name, ()), scope)))
     except FedGAError:
@@ -221,27 +221,18 @@ def asked(folder: Path) -> dict[str, tuple[Scope, ...]]:
     return found
 
 
-def _line(values: dict[str, Any]) -> str:
-    """A note with a digest of what it says."""
-    return json.dumps({**values, _DIGEST: _digest(values)}, ensure_ascii=False)
-
-
-def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """A note as it was written; those of version 0.1 have no digest."""
+def _read_note(values: dict[str, Any]) -> tuple[str, Scope]:
+    """Experiment and scope as they were written; notes of version 0.1 have no digest."""
     digest = values.pop(_DIGEST, None)
-    if set(values) != {"experiment", *(field.name for field in dataclasses.fields(Scope))}:
+    if set(values) != {"experiment", "scale", *_LISTS}:
         raise ValueError("a line has other entries than these notes have")
     if digest not in (None, _digest(values)):
         raise ValueError("a line does not match its digest")
-    return values
+    lists = {key: tuple(values[key]) for key in _LISTS}
+    if max(map(len, lists.values())) > _MOST_VALUES:
+        raise ValueError(f"a line lists more than {_MOST_VALUES:,} values")
+    return values["experiment"], Scope(str(values["scale"]), **lists)
 
 
 def _digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _scope(values: Mapping[str, Any]) -> Scope:
-    lists = {key: tuple(values[key]) for key in ("datasets", "alphas", "seeds", "algorithms")}
-    if max(map(len, lists.values())) > _MOST_VALUES:
-        raise ValueError(f"a line lists more than {_MOST_VALUES:,} values")
-    return Scope(str(values["scale"]), **lists)

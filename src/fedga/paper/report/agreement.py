@@ -17,7 +17,7 @@ from fedga.report.curves import Curve, mean
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import Panel, Series
 from fedga.report.summary import number_text
-from fedga.report.words import listed
+from fedga.report.words import grouped, listed, signed
 from fedga.spec.catalog import dataset_name
 from fedga.spec.presets import preset_settings
 from fedga.spec.settings import SETTINGS
@@ -170,10 +170,7 @@ def agreement_table(agreement: Agreement) -> Table:
 
 
 def _signed(value: float, decimals: int) -> Cell:
-    if math.isnan(value):
-        return Cell(NOTHING)
-    text = f"{value:+.{decimals}f}"
-    return Cell(text[1:] if float(text) == 0 else text.replace("-", "−"), value)
+    return Cell(signed(value, decimals), None if math.isnan(value) else value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,10 +222,8 @@ def rankings(agreement: Agreement) -> list[Ranking]:
 
     The second way to count FedGA's classes has no printed number of its own: it ranks where the first is missing.
     """
-    places: dict[tuple[str, float | None], list[Comparison]] = {}
-    for cell in agreement.cells:
-        if cell.ours.known:
-            places.setdefault((cell.panel.dataset, cell.panel.alpha), []).append(cell)
+    known = [cell for cell in agreement.cells if cell.ours.known]
+    places = grouped(known, lambda cell: (cell.panel.dataset, cell.panel.alpha))
     ranked = []
     for cells in places.values():
         present = {cell.series.algorithm for cell in cells}

@@ -17,7 +17,9 @@ import numpy as np
 from fedga.errors import FedGAError
 from fedga.paper.report.scores import MODELS, Reading, Score, never_left, score_of
 from fedga.paper.runs import AXES as CHANGES
+from fedga.report import words
 from fedga.report.curves import Curve, deviation
+from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_rank, place_name
 from fedga.spec.settings import RunSpec
 
@@ -41,7 +43,7 @@ _UNSEEN = ("seed", "evaluate_every", "diagnose_every")  # settings that leave a 
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """The runs of one algorithm in one setting, which differ in their seed alone."""
+    """The runs of one algorithm in one setting."""
 
     dataset: str
     alpha: float | None
@@ -83,9 +85,9 @@ class Ablation:
         found = (arm for arm in self.arms if (arm.algorithm, arm.axes, arm.even) == (algorithm, axes, even))
         return next(found, None)
 
-    def score(self, algorithm: str, axes: frozenset[str], model: str) -> Score:
+    def score(self, algorithm: str, axes: frozenset[str], model: str, *, even: bool = False) -> Score:
         """A score without values where there is no such run."""
-        arm = self.find(algorithm, axes)
+        arm = self.find(algorithm, axes, even=even)
         return Score(()) if arm is None else arm.scores[model]
 
     def accuracy(self, algorithm: str, axes: frozenset[str], model: str) -> float:
@@ -186,9 +188,7 @@ def axes_of(spec: RunSpec) -> frozenset[str]:
 
 def ablations(of: Sequence[Arm]) -> list[Ablation]:
     """The arms by data set, in the paper's order, and α; those without runs under skew are left out."""
-    groups: dict[tuple[str, float | None], list[Arm]] = {}
-    for arm in of:
-        groups.setdefault((arm.dataset, arm.alpha), []).append(arm)
+    groups = grouped(of, lambda arm: (arm.dataset, arm.alpha))
     order = sorted(groups, key=lambda key: (dataset_rank(key[0]), key[1] is not None, key[1] or 0.0))
     found = [one for key in order if (one := Ablation(*key, tuple(groups[key]))).best]
     if not found:
@@ -197,11 +197,9 @@ def ablations(of: Sequence[Arm]) -> list[Ablation]:
 
 
 def seeds_text(of: Sequence[Ablation]) -> str:
-    """How many seeds the means are over: "one seed", "3 to 5 seeds"."""
-    found = {len(one.values) for place in of for arm in place.arms for one in arm.scores.values() if one.known}
-    if found <= {1}:
-        return "one seed"
-    return f"{min(found)} seeds" if len(found) == 1 else f"{min(found)} to {max(found)} seeds"
+    """How many seeds the means are over."""
+    scores = [one for place in of for arm in place.arms for one in arm.scores.values()]
+    return words.seeds_text(len(one.values) for one in scores if one.known)
 
 
 def setting_name(axes: frozenset[str]) -> str:
@@ -218,15 +216,8 @@ def setting_name(axes: frozenset[str]) -> str:
 
 
 def points(value: float) -> str:
-    """A difference in points, with its sign.
-
-    >>> points(2.34), points(-0.51), points(-0.01), points(float("nan"))
-    ('+2.3', '−0.5', '0.0', '–')
-    """
-    if not np.isfinite(value):
-        return "–"
-    text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+    """A difference in points, with its sign."""
+    return words.signed(value, 1)
 
 
 def share(value: float) -> str:

@@ -52,8 +52,8 @@ def beyond_table(of: Sequence[Arm]) -> Table:
     breaks = []
     found = ablations(of)
     for place in found:
-        rows += [_table_row(place, axes) for axes in SETTINGS if place.shown(axes)]
-        rows += [_even_row(place, axes) for axes in (NONE, ALL) if place.without_skew(axes).known]
+        rows += [_row(place, axes) for axes in SETTINGS if place.shown(axes)]
+        rows += [_row(place, axes, even=True) for axes in (NONE, ALL) if place.without_skew(axes).known]
         breaks.append(len(rows) - 1)
     each = ("FedAvg", "FedGA", "lead", "lead left")
     headings = ("data set", "α", "setting", *each, *(f"{heading}, averaged" for heading in each))
@@ -67,34 +67,22 @@ def beyond_table(of: Sequence[Arm]) -> Table:
     return Table("beyond", title, headings, tuple(rows), caption, tuple(breaks[:-1]))
 
 
-def _table_row(place: Ablation, axes: frozenset[str]) -> tuple[Cell, ...]:
-    cells: list[Cell] = []
-    for model in MODELS:
-        for one in ((PLAIN, axes, model), (ALIGNED, axes, model)):
-            cells += [place.score(*one).cell(bold=place.best == one)]
-        lead, left = place.lead(axes, model), place.remains(axes, model)
-        cells += [Cell(points(lead), _known(lead)), Cell(share(left), _known(left))]
-    return (*_head(place, row_name(axes)), *cells)
-
-
-def _even_row(place: Ablation, axes: frozenset[str]) -> tuple[Cell, ...]:
-    cells: list[Cell] = []
-    for model in MODELS:
-        found = [place.find(algorithm, axes, even=True) for algorithm in ALGORITHMS]
-        scores = [Score(()) if arm is None else arm.scores[model] for arm in found]
-        lead = 100 * (scores[1].mean - scores[0].mean)
-        cells += [*(one.cell() for one in scores), Cell(points(lead), _known(lead)), Cell("–")]
-    return (*_head(place, even_name(axes)), *cells)
-
-
-def _head(place: Ablation, setting: str) -> tuple[Cell, ...]:
-    name = dataset_name(place.dataset)
+def _row(place: Ablation, axes: frozenset[str], *, even: bool = False) -> tuple[Cell, ...]:
+    name, setting = dataset_name(place.dataset), even_name(axes) if even else row_name(axes)
     alpha = "–" if place.alpha is None else f"{place.alpha:g}"
-    return Cell(name, name), Cell(alpha, place.alpha), Cell(setting, setting)
+    cells = [Cell(name, name), Cell(alpha, place.alpha), Cell(setting, setting)]
+    for model in MODELS:
+        scores = {algorithm: place.score(algorithm, axes, model, even=even) for algorithm in ALGORITHMS}
+        best = "" if even or place.best is None or place.best[1:] != (axes, model) else place.best[0]
+        cells += [score.cell(bold=algorithm == best) for algorithm, score in scores.items()]
+        lead = 100 * (scores[ALIGNED].mean - scores[PLAIN].mean)
+        left = np.nan if even else place.remains(axes, model)
+        cells += [_number(points(lead), lead), _number(share(left), left)]
+    return tuple(cells)
 
 
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _number(text: str, value: float) -> Cell:
+    return Cell(text, float(value) if np.isfinite(value) else None)
 
 
 def beyond_headline(of: Sequence[Arm]) -> str:

@@ -12,6 +12,7 @@ from fedga.drawing.style import BAND, MUTED, SMALL, algorithm_color, drawing, sh
 from fedga.errors import FedGAError
 from fedga.paper.binary import LOSSES, BinaryRuns
 from fedga.report.summary import number_text
+from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_name
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def binary_picture(runs: Sequence[BinaryRuns], *, title: str = "") -> Figure:
     """
     if not runs:
         raise FedGAError("there are no binary runs to draw: give those of one imbalance or more")
-    panels = _panels(runs)
+    panels = list(grouped(runs, lambda run: run.counts).values())
     with drawing():
         room = max(text_width(end.text, SMALL) for panel in panels for end in _ends(panel)) + 0.35
         size = PanelSize(2.9, 2.9, right=room)
@@ -52,14 +53,6 @@ def binary_headline(runs: Sequence[BinaryRuns]) -> str:
         ends = [f"{_reached(run.asymmetry)} (r = {run.ratio:.3g})" for run in runs if run.loss == loss]
         parts += [f"at {' and '.join(ends)} with {loss}"] if ends else []
     return f"Error asymmetry ends {', '.join(parts)}"
-
-
-def _panels(runs: Sequence[BinaryRuns]) -> list[list[BinaryRuns]]:
-    """The runs by their imbalance, in the order given."""
-    groups: dict[tuple[int, int], list[BinaryRuns]] = {}
-    for run in runs:
-        groups.setdefault(run.counts, []).append(run)
-    return list(groups.values())
 
 
 def _drawn(run: BinaryRuns) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import Panel, Series, make_panels
 from fedga.report.summary import number_text
+from fedga.report.words import seeds_text
 from fedga.spec.catalog import dataset_name, dataset_rank
 
 METRICS = ("accuracy", "macro_f1")  # that the paper prints
@@ -187,7 +188,5 @@ def best_text(scores: Iterable[Score]) -> str | None:
 def _caption(numbers: set[int]) -> str:
     if not numbers:
         return "No run has such a number yet."
-    if numbers == {1}:
-        return "One seed. Bold: best of its row."
-    seeds = f"{max(numbers)} seeds" if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)} seeds"
-    return f"Mean over {seeds}, in brackets their standard deviation. Bold: best of its row."
+    over = f"Mean over {seeds_text(numbers)}, in brackets their standard deviation" if numbers != {1} else "One seed"
+    return f"{over}. Bold: best of its row."

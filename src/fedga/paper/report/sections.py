@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from fedga.report.documents import Cell, Picture, Section, Table
 from fedga.report.figures.clients import before_after_algorithms
 from fedga.report.general import as_file
 from fedga.report.tables import values_text
-from fedga.report.words import listed
+from fedga.report.words import grouped, listed
 from fedga.spec.catalog import dataset_name, place_name
 from fedga.spec.presets import preset_settings
 from fedga.spec.settings import RunSpec
@@ -90,12 +90,10 @@ def sections_of(folder: Path) -> list[Section]:
 
 def paper_commands(folder: Path, into: str) -> tuple[list[str], set[str]]:
     """The ``fedga paper`` commands that were asked of this folder, to train ``into`` another; the ids of their runs."""
-    by_scope: dict[Scope, list[str]] = {}
-    for name, scopes in asked(folder).items():
-        for scope in scopes:
-            by_scope.setdefault(scope, []).append(name)
+    pairs = [(scope, name) for name, scopes in asked(folder).items() for scope in scopes]
     commands, covered = [], set()
-    for scope, names in by_scope.items():
+    for scope, found in grouped(pairs, lambda pair: pair[0]).items():
+        names = [name for _, name in found]
         words = ["--scale", scope.scale]
         for kind in ("datasets", "alphas", "seeds", "algorithms"):
             values = getattr(scope, kind)
@@ -125,15 +123,13 @@ def section_of(folder: Path, experiment: Experiment, scopes: Sequence[Scope]) ->
     drawn, undrawn = [], []
     for picture in wanted:  # each once, for file and page alike; one with nothing to show must not take the page along
         try:
-            drawn.append(replace(picture, draw=partial(_same, picture.draw())))
+            draw = cache(picture.draw)
+            draw()
+            drawn.append(replace(picture, draw=draw))
         except FedGAError as error:
             undrawn.append(f'No picture of "{picture.title}": {error}.')
     words = [_scale_text(material), headline, *undrawn, missing if ended < len(specs) else ""]
     return Section(experiment.name, title, tuple(filter(None, words)), tuple(tables), tuple(drawn))
-
-
-def _same(figure: Figure) -> Figure:
-    return figure
 
 
 def _scale_text(material: Material) -> str:

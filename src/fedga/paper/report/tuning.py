@@ -12,6 +12,7 @@ from fedga.paper.report.scores import Reading, score_of
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import setting_text, varying_settings
+from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_name, dataset_rank, place_name
 
 _LAST = Reading("accuracy", "last", "last")
@@ -93,10 +94,8 @@ def _searches(curves: Sequence[Curve]) -> list[_Search]:
 
 def _differing(searches: Sequence[_Search]) -> dict[DatasetAlpha, list[str]]:
     """The settings in which searches of one data set and α differ; places may differ in theirs by design."""
-    by_place: dict[DatasetAlpha, list[Mapping[str, Any]]] = {}
-    for search in searches:
-        by_place.setdefault(search.place, []).append(search.settings)
-    return {place: varying_settings(settings) for place, settings in by_place.items()}
+    by_place = grouped(searches, lambda search: search.place)
+    return {place: varying_settings([search.settings for search in found]) for place, found in by_place.items()}
 
 
 def _cell(curves: Sequence[Curve], *, bold: bool) -> Cell:

@@ -12,6 +12,7 @@ import numpy as np
 from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, rows_and_columns, text_width
 from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, shade
 from fedga.measures.columns import metric_column
+from fedga.report import words
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, measured, panels_with
 
@@ -26,10 +27,7 @@ _MARKERS = 7  # per line
 
 def seeds_text(panels: Sequence[Panel]) -> str:
     """How many seeds the lines are made of."""
-    numbers = sorted({len(series.sound) for panel in panels for series in panel.series if series.sound})
-    if not numbers or numbers == [1]:
-        return "one seed"
-    return f"{numbers[0]} seeds" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
+    return words.seeds_text(len(series.sound) for panel in panels for series in panel.series if series.sound)
 
 
 def over_seeds(panels: Sequence[Panel], statistic: str, spread: str = "") -> str:
