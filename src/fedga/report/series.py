@@ -90,7 +90,8 @@ def make_panels(curves: Sequence[Curve]) -> list[Panel]:
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Curve]]] = {}
     for curve in curves:
         place = tuple(curve.settings.get(name) for name in _PANEL)
-        groups.setdefault(place, {}).setdefault(_identity(curve), []).append(curve)
+        identity = tuple((name, value) for name, value in curve.settings.items() if name not in _PANEL)
+        groups.setdefault(place, {}).setdefault(identity, []).append(curve)
     identities = sorted({identity for group in groups.values() for identity in group}, key=_order)
     settings = [dict(identity) for identity in identities]
     telling = telling_settings(settings)
@@ -120,10 +121,6 @@ def panels_with(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
     if not panels:
         raise FedGAError(f"there is nothing to draw: no run has a value of {' or '.join(metrics)} yet")
     return panels
-
-
-def _identity(curve: Curve) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, value) for name, value in curve.settings.items() if name not in _PANEL)
 
 
 def _order(identity: tuple[tuple[str, Any], ...]) -> tuple[Any, ...]:

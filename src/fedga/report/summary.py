@@ -17,31 +17,17 @@ from fedga.report.terminal import Column, TitledTable, full_width, least_width, 
 from fedga.store.records import METRICS
 
 Row = dict[str, Any]
-
-
-SUMMARY = tuple(
-    COLUMNS[name]
-    for name in (
-        "accuracy",
-        "averaged_accuracy",
-        "macro_f1",
-        "balanced_accuracy",
-        "ea_ratio",
-        "forgetting_rare",
-        "forgetting_missing",
-    )
-)
+_NAMED = ("dataset", "alpha", "preset", "server", "algorithm")
+_COUNTS = ("round", "runs", "seeds", "diverged", "unfinished")
+_DISPENSABLE = ("balanced_accuracy", "macro_f1", "forgetting_rare", "ea_ratio")  # where the terminal is too narrow
+_FIRST = ("accuracy", "averaged_accuracy", "macro_f1", "balanced_accuracy", "ea_ratio")
+SUMMARY = tuple(COLUMNS[name] for name in (*_FIRST, "forgetting_rare", "forgetting_missing"))
 
 
 def summary_metrics(curves: Iterable[Curve]) -> tuple[MetricColumn, ...]:
     """The columns of a summary of these runs: the built-in metrics, then those of the user's own that were measured."""
     found = sorted({name for curve in curves for name in curve.values}.difference(METRICS))
     return (*SUMMARY, *map(metric_column, sorted(found, key=lambda name: name.startswith(AVERAGED))))
-
-
-_NAMED = ("dataset", "alpha", "preset", "server", "algorithm")
-_COUNTS = ("round", "runs", "seeds", "diverged", "unfinished")
-_DISPENSABLE = ("balanced_accuracy", "macro_f1", "forgetting_rare", "ea_ratio")  # where the terminal is too narrow
 
 
 def summary_rows(curves: Sequence[Curve], metrics: Sequence[MetricColumn] = SUMMARY) -> list[Row]:
@@ -125,15 +111,11 @@ def _cells(rows: Sequence[Row], metric: MetricColumn, gap: str) -> list[Text]:
     What is printed like the best of its data set and α is bold: ties have no winner.
     """
     cells = []
-    for group in _sections(rows):
+    for group in (list(of) for _, of in itertools.groupby(rows, _place)):
         values = [row[metric.name] for row in group if row[metric.name] is not None]
         best = number_text(metric.best(values), metric.ratio)
         cells += [_cell(row, metric, best, gap) for row in group]
     return cells
-
-
-def _sections(rows: Sequence[Row]) -> Iterable[list[Row]]:
-    return (list(group) for _, group in itertools.groupby(rows, _place))
 
 
 def _cell(row: Row, metric: MetricColumn, best: str, gap: str) -> Text:

@@ -47,22 +47,12 @@ def values_text(values: Sequence[Any]) -> str:
 def settings_table(provenance: Iterable[Provenance], *, width: int | None = None) -> TitledTable:
     """What every setting is and who decided so; what the user gave stands out, defaults step back."""
     rows = settings_rows(provenance)
-    names = [
-        row["setting"] if at == 0 or row["setting"] != rows[at - 1]["setting"] else "" for at, row in enumerate(rows)
-    ]
-    styles = [_weight(row["source"]) for row in rows]
-    columns = [
-        Column(heading, [Text(text, style=style) for text, style in zip(texts, styles, strict=True)])
-        for heading, texts in (
-            ("setting", names),
-            ("value", [row["value"].replace(",", ", ") for row in rows]),
-            ("from", [row["source"] for row in rows]),
-        )
-    ]
+    lines, before = [], ""
+    for row in rows:
+        source = row["source"]
+        style = "dim" if source == "default" else "" if source.startswith(("default", "preset")) else "bold"
+        texts = ("" if row["setting"] == before else row["setting"], row["value"].replace(",", ", "), source)
+        lines.append([Text(text, style=style) for text in texts])
+        before = row["setting"]
+    columns = [Column(heading, [line[at] for line in lines]) for at, heading in enumerate(("setting", "value", "from"))]
     return make_table(columns, width=width)
-
-
-def _weight(source: str) -> str:
-    if source == "default":
-        return "dim"
-    return "" if source.startswith(("default", "preset")) else "bold"

@@ -52,7 +52,9 @@ def write_page(
     templates = environment(_read)
     called = called or str(folder)
     study = read_study(folder, called) if not sections or (folder / FILE_NAME).is_file() else None
-    contents = _frame(called, sections, title or _title(called, study))
+    if study:  # CIFAR-10 is one word
+        title = title or f"Federated learning on {listed(study.dataset_labels)}".replace("-", "\u2011")
+    contents = _frame(called, sections, title or f"Results in {Path(called).name}")
     contents |= {"study": study, **(_contents(study, known) if study else {})}
     return _write(templates.get_template("page.html").render(contents), target)
 
@@ -69,12 +71,6 @@ def results_section(folder: Path) -> Section:
 
 def _read(name: str) -> str:
     return resources.files("fedga.report.page").joinpath(name).read_text(encoding="utf-8")
-
-
-def _title(called: str, study: Study | None) -> str:
-    if study is None:
-        return f"Results in {Path(called).name}"
-    return f"Federated learning on {listed(study.dataset_labels)}".replace("-", "\u2011")  # CIFAR-10 is one word
 
 
 def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from fedga.report.page.study import Cohort, Member, Scenario, Study
 from fedga.report.page.svg import svg_style
 from fedga.report.page.tables import Found, ended_of
 from fedga.report.summary import plus_minus
+from fedga.report.words import grouped
 
 WIDTH, HEIGHT = 310, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 10, 40
@@ -26,9 +27,7 @@ def draw_overview(study: Study) -> dict[str, Any]:
 
     ``left_out`` counts settings of a single algorithm, which the tables have.
     """
-    by_dataset: dict[str, list[Scenario]] = {}
-    for place in study.places:
-        by_dataset.setdefault(place.dataset, []).append(place)
+    by_dataset = grouped(study.places, lambda place: place.dataset)
     left_out = {
         (place.dataset, cohort.name)
         for place in study.places

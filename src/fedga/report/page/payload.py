@@ -76,16 +76,8 @@ def pack(study: Study) -> Packed:
         "columns": [] if csv else _columns(study),
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return Packed(
-        _zip(text),
-        csv,
-        rows,
-        lines.main_rounds,
-        lines.other_rounds,
-        lines.thinned,
-        lines.digits,
-        bool(clients["evaluations"]),
-    )
+    kept = (lines.main_rounds, lines.other_rounds, lines.thinned, lines.digits)
+    return Packed(_zip(text), csv, rows, *kept, bool(clients["evaluations"]))
 
 
 def _zip(text: str) -> str:
@@ -204,15 +196,10 @@ def _runs(study: Study, lines: _Lines, *, with_names: bool) -> list[list[Any]]:
     runs: list[list[Any]] = [[] for _ in study.curves]
     for run in study.runs:
         if run.run_id in lines.at:
-            names = [_csv_text(getattr(run.spec, name)) for name in (*IDENTITY, *further)] if with_names else []
+            values = [getattr(run.spec, name) for name in (*IDENTITY, *further)] if with_names else []
+            names = [setting_text(of) if isinstance(of, tuple) else "" if of is None else str(of) for of in values]
             runs[lines.at[run.run_id]] = [run.spec.seed, run.status, *names]
     return runs
-
-
-def _csv_text(value: Any) -> str:
-    if value is None:
-        return ""
-    return setting_text(value) if isinstance(value, tuple) else str(value)
 
 
 def _columns(study: Study) -> list[list[str]]:

@@ -95,17 +95,8 @@ def marker_path(marker: str) -> str:
     return "".join(parts)
 
 
-def dashes(style: LineStyle) -> str:
-    """SVG's stroke-dasharray; empty for a line without gaps."""
-    return "" if style.line == "-" else " ".join(f"{part * style.width:.3g}" for part in style.line[1])
-
-
 def svg_style(style: LineStyle) -> dict[str, Any]:
     """What the page needs to draw this line."""
-    return {
-        "color": style.color,
-        "dash": dashes(style),
-        "width": style.width,
-        "marker": marker_path(style.marker),
-        "size": style.keywords()["markersize"],
-    }
+    dash = "" if style.line == "-" else " ".join(f"{part * style.width:.3g}" for part in style.line[1])
+    marker, size = marker_path(style.marker), style.keywords()["markersize"]
+    return {"color": style.color, "dash": dash, "width": style.width, "marker": marker, "size": size}

@@ -13,8 +13,8 @@ from fedga.measures.columns import MetricColumn
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.page.study import Cohort, Member, Scenario, Study
-from fedga.report.summary import Row, explanations, number_text, odd_runs, plus_minus, summary_metrics
-from fedga.report.words import listed, plural
+from fedga.report.summary import explanations, number_text, odd_runs, plus_minus, summary_metrics
+from fedga.report.words import grouped, listed, plural
 
 _BASELINE = "fedavg"
 _MOST_NAMED = 8  # algorithms in the headline
@@ -81,15 +81,13 @@ def _metric_cells(place: Scenario, metric: MetricColumn) -> list[Cell]:
     rows = [member.row for _, member in place.members]
     values = [row[metric.name] for row, counts in zip(rows, competes, strict=True) if counts]
     best = number_text(metric.best([value for value in values if value is not None]), metric.ratio)
-    return [_metric_cell(row, metric, best if counts else "") for row, counts in zip(rows, competes, strict=True)]
-
-
-def _metric_cell(row: Row, metric: MetricColumn, best: str) -> Cell:
-    value, wide = row[metric.name], row.get(f"{metric.name}_deviation")
-    if value is None:
-        return Cell(NOTHING)
-    shown = number_text(value, metric.ratio)
-    return Cell(shown if wide is None else plus_minus(value, wide), value, bold=shown == best, deviation=wide)
+    cells = []
+    for row, counts in zip(rows, competes, strict=True):
+        value, wide = row[metric.name], row.get(f"{metric.name}_deviation")
+        shown = NOTHING if value is None else number_text(value, metric.ratio)
+        text = shown if wide is None else plus_minus(value, wide)
+        cells.append(Cell(text, value, value is not None and counts and shown == best, deviation=wide))
+    return cells
 
 
 def partitions_table(study: Study) -> Table | None:
@@ -158,9 +156,8 @@ def compared_settings(study: Study) -> list[Found]:
     Cohorts of a single algorithm compare nothing and are left to the table of results, unless there are no others.
     """
     every = [(place, cohort) for place in study.places for cohort in place.cohorts]
-    together: dict[tuple[str, str], Found] = {}
-    for place, cohort in [(place, cohort) for place, cohort in every if len(cohort.members) > 1] or every:
-        together.setdefault((place.dataset, cohort.name), []).append((place, cohort))
+    several = [(place, cohort) for place, cohort in every if len(cohort.members) > 1] or every
+    together = grouped(several, lambda one: (one[0].dataset, one[1].name))
     return [found for found in together.values() if len(found) > 1 or not found[0][1].own] or list(together.values())
 
 
@@ -195,11 +192,9 @@ def _best_table(found: Sequence[Found], alphas: Sequence[float | None], metric: 
 
 
 def _best_cell(cohort: Cohort, metric: str) -> Cell:
-    reasons: dict[str, list[str]] = {}
-    for member in cohort.members:
-        if member not in cohort.contestants:
-            reasons.setdefault(member.why_not, []).append(member.name)
-    left_out = "; ".join(f"{why}, left out: {', '.join(names)}" for why, names in reasons.items())
+    others = [member for member in cohort.members if member not in cohort.contestants]
+    reasons = grouped(others, lambda member: member.why_not).items()
+    left_out = "; ".join(f"{why}, left out: {', '.join(of.name for of in members)}" for why, members in reasons)
     note = left_out if cohort.finished else "unfinished"
     if (found := winner(cohort, metric)) is None:
         return Cell(NOTHING, note=note)
@@ -223,11 +218,12 @@ def troubles_table(study: Study) -> Table | None:
         return None
     order = list(_TROUBLES)
     rows.sort(key=lambda row: order.index(row[0].text))
-    counts = Counter[str]()
-    for what, number, *_ in rows:
-        counts[what.text] += int(number.value or 0)
-    title = ", ".join(f"{plural(counts[kind], 'run')} {kind}" for kind in order if counts[kind])
-    caption = " ".join(f"{kind.capitalize()}: {_TROUBLES[kind]}." for kind in order if counts[kind])
+    counts = {
+        kind: sum(int(of[1].value or 0) for of in found)
+        for kind, found in grouped(rows, lambda row: row[0].text).items()
+    }
+    title = ", ".join(f"{plural(number, 'run')} {kind}" for kind, number in counts.items())
+    caption = " ".join(f"{kind.capitalize()}: {_TROUBLES[kind]}." for kind in counts)
     return Table("troubles", title, ("what", "runs", "algorithm and setting", "data set"), tuple(rows), caption)
 
 
