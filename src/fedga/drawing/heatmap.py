@@ -92,7 +92,9 @@ def draw_counts(
     scale = LogNorm(vmin=1, vmax=max(largest, 2))
     ramp = LinearSegmentedColormap.from_list("counts", RAMP)
     masked = np.ma.masked_equal(counts.T, 0)
-    mesh = axes.pcolormesh(masked, cmap=ramp, norm=scale, rasterized=counts.size > _MOST_PATHS, **_edges(tall))
+    # Lines between cells, where cells are tall enough to be told apart by them.
+    edges: Any = {"edgecolors": "white", "linewidth": 0.6} if tall > 0.1 else {"edgecolors": "none"}
+    mesh = axes.pcolormesh(masked, cmap=ramp, norm=scale, rasterized=counts.size > _MOST_PATHS, **edges)
     if numbers:
         for client, of_class in zip(*np.nonzero(counts), strict=True):
             value = int(counts[client, of_class])
@@ -117,16 +119,12 @@ def draw_scale(figure: Figure, mesh: QuadMesh, largest: int, highest: Axes, lowe
     upper, lower, (width, _) = highest.get_position(), lowest.get_position(), figure.get_size_inches()
     beside = figure.add_axes((upper.x1 + 0.15 / width, lower.y0, 0.14 / width, upper.y1 - lower.y0))
     bar = figure.colorbar(mesh, cax=beside)
-    ticks = [value for value in _decades(largest) if value <= largest]
+    steps = (1, 10, 100, 1000, 10_000, 100_000) if largest >= 100 else (1, 2, 5, 10, 20, 50)
+    ticks = [*(step for step in steps if step < 0.7 * largest), largest]
     bar.set_ticks(ticks, labels=[f"{value:,}" for value in ticks])
     bar.minorticks_off()
     bar.outline.set_visible(False)
     bar.set_label("samples")
-
-
-def _edges(tall: float) -> dict[str, Any]:
-    """Lines between cells, where cells are tall enough to be told apart by them."""
-    return {"edgecolors": "white", "linewidth": 0.6} if tall > 0.1 else {"edgecolors": "none"}
 
 
 def _number(axis: object, number: int) -> None:
@@ -134,8 +132,3 @@ def _number(axis: object, number: int) -> None:
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if number / step <= 25 or step == 1000)
     places = np.arange(0, number, step)
     axis.set_ticks(places + 0.5, labels=[str(place) for place in places])  # type: ignore[attr-defined]
-
-
-def _decades(largest: int) -> list[int]:
-    steps = [1, 10, 100, 1000, 10_000, 100_000] if largest >= 100 else [1, 2, 5, 10, 20, 50]
-    return [*[step for step in steps if step < 0.7 * largest], largest]

@@ -61,9 +61,8 @@ class LabelHeatmapText:
         if columns.numbered and columns.number <= _MOST_LISTED:
             names = ", ".join(f"{at} {name}" for at, name in enumerate(self.class_names[: columns.number]))
             yield f"Classes: {names}."
-        scale = (
-            "" if columns.numbers else "; the brighter, the more" if colored else f"; {' '.join(shades)} few to many"
-        )
+        few = "; the brighter, the more" if colored else f"; {' '.join(shades)} few to many"
+        scale = "" if columns.numbers else few
         left_out = []
         if clients < len(self.counts):
             left_out.append(f"the first {clients} of {len(self.counts):,} clients")

@@ -145,10 +145,7 @@ def _settings() -> Any:
 
 
 def save(figure: Figure, path: str | os.PathLike[str], kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Write ``path`` + ``.png`` and so on, each whole or not at all; the same figure is the same bytes.
-
-    ``kinds`` are of ``png``, ``svg`` and ``pdf``.
-    """
+    """Write ``path`` + ``.png``, ``.svg`` or ``.pdf``, each whole or not at all; the same figure is the same bytes."""
     return [_write(figure, Path(f"{os.fspath(path)}.{kind}"), kind) for kind in kinds]
 
 

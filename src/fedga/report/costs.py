@@ -71,10 +71,8 @@ def algorithms_table(
     """The rows of `algorithms_rows` for the terminal; a dash is nothing beyond FedAvg."""
     rows = algorithms_rows(num_parameters, num_classes, algorithms)
     sources = ["\n".join(filter(None, [row["citation"], row["defined_in"]])) for row in rows]
-    names = [
-        Text(row["algorithm"], "bold").append(f"\n{source}", "not bold dim")
-        for row, source in zip(rows, sources, strict=True)
-    ]
+    pairs = zip(rows, sources, strict=True)
+    names = [Text(row["algorithm"], "bold").append(f"\n{source}", "not bold dim") for row, source in pairs]
     columns = [Column("algorithm", names)]
     columns += [Column(heading, [Text(text or "–") for text in texts]) for heading, texts in cost_columns(rows).items()]
     model = f"{model_name} ({num_parameters:,} parameters, {human_bytes(_FLOAT * num_parameters)})"
@@ -84,22 +82,17 @@ def algorithms_table(
 
 def cost_columns(rows: Sequence[Mapping[str, Any]], *, sized: bool = True) -> dict[str, list[str]]:
     """What stands below each heading, empty where it is nothing; ``sized``: whether the network's size is known."""
+    ups = [(row["extra_up_bytes"], row["survey_up_bytes"]) for row in rows]
+    downs = [(row["extra_down_bytes"], row["survey_down_bytes"]) for row in rows]
+    samples = [row["server_samples_per_class"] for row in rows]
     sizes = [f" ({human_bytes(row['client_keeps_bytes'])})" if sized and row["client_keeps"] else "" for row in rows]
     return {
-        "extra up": [
-            _bytes_text(row["extra_up_bytes"] - asked, asked, "from every client")
-            for row in rows
-            for asked in [row["survey_up_bytes"]]
-        ],
-        "extra down": [
-            _bytes_text(row["extra_down_bytes"], row["survey_down_bytes"], "to each client not active") for row in rows
-        ],
+        "extra up": [_bytes_text(up - asked, asked, "from every client") for up, asked in ups],
+        "extra down": [_bytes_text(*down, "to each client not active") for down in downs],
         "extra forward passes": [row["extra_forward_passes"] for row in rows],
         "a client keeps": [row["client_keeps"] + size for row, size in zip(rows, sizes, strict=True)],
         "the server learns": [row["server_learns"] for row in rows],
-        "the server needs": [
-            f"{number} samples of each class" if (number := row["server_samples_per_class"]) else "" for row in rows
-        ],
+        "the server needs": [f"{number} samples of each class" if number else "" for number in samples],
         "options": [" ".join(f"{name}={setting_text(of)}" for name, of in row["options"].items()) for row in rows],
     }
 

@@ -94,10 +94,7 @@ def curves_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
 def read_curves(
     folder: str | os.PathLike[str], run_ids: Collection[str] | None = None, settings: Collection[str] = ()
 ) -> list[Curve]:
-    """All runs of a results folder, those without a result too; only ``run_ids`` where given.
-
-    ``settings``: fields that each curve has besides those that distinguish the runs.
-    """
+    """All runs of a folder, or ``run_ids``; ``settings``: fields of curves besides those that tell runs apart."""
     with reading(Path(folder)) as connection:
         runs = [run for run in read_runs(connection) if run_ids is None or run.run_id in run_ids]
         named = (*(name for name in IDENTITY if name != "seed"), *telling_fields(runs), *settings)

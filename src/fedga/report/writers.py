@@ -1,7 +1,4 @@
-"""Tables and pictures as files: Markdown, LaTeX and CSV; PNG, SVG and PDF. And a table for the terminal.
-
-What is said of a single cell stands below the table, under a letter that the cell carries. CSV holds the values alone.
-"""
+"""Tables and pictures as files, tables for the terminal; notes on cells stand below the table under letters."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Runs by what is switched on in them, and how far FedGA leads in each.
-
-Four axes change training: standardised pixels, momentum on the server, a falling rate and weight decay. The fifth, the
-model averaged over rounds on the server, is measured beside the last one in every run. The line without skew is
-`line_without_skew`.
-"""
+"""Runs by which of four axes are on in them, and how far FedGA leads; the averaged model is measured in every run."""
 
 from __future__ import annotations
 
@@ -33,10 +28,7 @@ NONE: frozenset[str] = frozenset()
 ALL = frozenset(AXES)
 SETTINGS = (NONE, *(frozenset({axis}) for axis in AXES), *(ALL - {axis} for axis in AXES), ALL)
 PLAIN, ALIGNED = ALGORITHMS = ("fedavg", "fedga")
-NO_SKEW = (
-    "No skew: the same samples partitioned evenly; the line is the best of FedAvg's and FedGA's last and "
-    "averaged models there."
-)
+NO_SKEW = "No skew: the same samples partitioned evenly; the line is the best of FedAvg's and FedGA's models there."
 _ERRORS = 2  # standard errors that a lead must exceed to be one
 _UNSEEN = ("seed", "evaluate_every", "diagnose_every")  # settings that leave a run's numbers comparable
 
@@ -111,10 +103,7 @@ class Ablation:
         return 100 * (self.accuracy(ALIGNED, axes, model) - self.accuracy(PLAIN, axes, model))
 
     def remains(self, axes: frozenset[str], model: str) -> float:
-        """The share of the lead in the paper's setting that is left.
-
-        NaN where that lead is none or noise, and where either algorithm does not train: it would be of failure.
-        """
+        """The share that is left of the lead in the paper's setting; NaN where that is noise or either fails."""
         lead = self.lead(NONE, "last")
         needed = [(one, *of) for one in ALGORITHMS for of in ((NONE, "last"), (axes, model))]
         compared = all(self.trains(*of) for of in needed)
@@ -149,10 +138,7 @@ class Ablation:
 
 
 def line_without_skew(even: Mapping[str, Sequence[Curve]]) -> Score:
-    """What could be reached: the best mean of either model of FedAvg or FedGA on the same samples, partitioned evenly.
-
-    ``even``: the runs without skew of one setting, by algorithm.
-    """
+    """What could be reached: the best mean of the runs without skew, ``even``, given by algorithm."""
     every = [score_of(even.get(name, ()), Reading(model=model)) for name in ALGORITHMS for model in MODELS]
     return max((one for one in every if one.known), key=lambda one: one.mean, default=Score(()))
 
@@ -168,10 +154,9 @@ def arms(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> list[Arm]:
         place = (spec.dataset, spec.alpha, spec.algorithm, axes_of(spec), spec.partition)
         pairs = zip(asdict(alike.setdefault(place, spec)).items(), asdict(spec).items(), strict=True)
         if differing := [name for (name, one), (_, other) in pairs if one != other and name not in _UNSEEN]:
-            raise FedGAError(
-                f"runs of {spec.algorithm} on {spec.dataset} have the same axes but differ in {', '.join(differing)}: "
-                "give those of one setting"
-            )
+            names = ", ".join(differing)
+            what = f"runs of {spec.algorithm} on {spec.dataset} have the same axes but differ in {names}"
+            raise FedGAError(f"{what}: give those of one setting")
         found.setdefault(place, []).append(curve)
     return [Arm(*place, tuple(sorted(of, key=lambda curve: curve.seed))) for place, of in found.items()]
 

@@ -44,10 +44,7 @@ _BETWEEN = 0.19  # of a row, from its middle to either model
 
 
 def beyond_table(of: Sequence[Arm]) -> Table:
-    """Every setting in numbers: both models of both algorithms, FedGA's lead, and what is left of it.
-
-    The highest accuracy under skew is bold.
-    """
+    """Both models of both algorithms in every setting, FedGA's lead and what is left of it; the best is bold."""
     rows: list[tuple[Cell, ...]] = []
     breaks = []
     found = ablations(of)
@@ -102,10 +99,7 @@ def beyond_headline(of: Sequence[Arm]) -> str:
 
 
 def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
-    """FedAvg and FedGA in every setting, joined by a line as long as FedGA's lead, beside the line without skew.
-
-    One column per data set and α. Filled is the last model, hollow the one averaged over rounds on the server.
-    """
+    """FedAvg and FedGA in every setting, joined by FedGA's lead; filled the last model, hollow the averaged one."""
     found = ablations(of)
     rows = [axes for axes in SETTINGS if any(place.shown(axes) for place in found)]
     with drawing():
@@ -116,9 +110,8 @@ def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
         width = 4.6 if across == 1 else 2.35
         tellings = [wrap(_best_text(place), width + right, SMALL) for place in found]
         above = 0.36 + max(len(lines) for lines in tellings) * SMALL * 1.3 / 72 + 0.22
-        sizes = [
-            PanelSize(width, _ROW * len(rows) + 0.1, left if at == 0 else 0.2, right, top=above) for at in range(across)
-        ]
+        high = _ROW * len(rows) + 0.1
+        sizes = [PanelSize(width, high, left if at == 0 else 0.2, right, top=above) for at in range(across)]
         heading = title or beyond_headline(of)
         around: Any = {"title": heading, "legend": _legend(found), "caption": _caption(found, rows)}
         figure, axes = compose(-(-len(found) // across), across, sizes, **around, number=len(found))
@@ -204,10 +197,7 @@ def _draw_dot(axes: Axes, algorithm: str, one: Score, y: float, model: str) -> N
 
 
 def _draw_below(axes: Axes, algorithm: str, value: float, y: float, number: int) -> None:
-    """What is far too low is an arrow at the edge with its number; the arrow is grey, for it may be that of both.
-
-    The second number of a row is beside the strip, where the grid would run through it.
-    """
+    """What is far too low: a grey arrow at the edge, its number beside it, a second one beside the strip."""
     place = (axes.get_xlim()[0], y)
     axes.plot(*place, "<", ms=6, color=MUTED, zorder=4, label=f"_{algorithm}", clip_on=False)
     box = {"facecolor": "white" if number else "none", "edgecolor": "none", "pad": 0.8}
@@ -232,9 +222,7 @@ def _even_style(axes: frozenset[str]) -> dict[str, Any]:
 def _legend(found: Sequence[Ablation]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    styles = {
-        display_name(algorithm): line_style(algorithm).keywords() | {"linestyle": "none"} for algorithm in ALGORITHMS
-    }
+    styles = {display_name(name): line_style(name).keywords() | {"linestyle": "none"} for name in ALGORITHMS}
     for model in MODELS:
         if any(arm.scores[model].known for place in found for arm in place.arms):
             styles[f"{model} model"] = LineStyle(MUTED, "o", "none", 1.0, model == "last").keywords()
@@ -267,8 +255,7 @@ def _best_text(place: Ablation) -> str:
         return ""
     algorithm, axes, model = place.best
     averaged = ", averaged" if model == "averaged" else ""
-    text = (
-        f"Best: {display_name(algorithm)}, {setting_name(axes)}{averaged}, {number_text(place.accuracy(*place.best))}"
-    )
+    reached = number_text(place.accuracy(*place.best))
+    text = f"Best: {display_name(algorithm)}, {setting_name(axes)}{averaged}, {reached}"
     goal = place.goal
     return f"{text}; no skew {number_text(goal.mean)}" if goal.known else text

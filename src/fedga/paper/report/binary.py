@@ -27,11 +27,7 @@ _NAMES = {(_PLAIN, "EA"): "cross-entropy", (_PLAIN, "sums"): "its sums", (_ALIGN
 
 
 def binary_picture(runs: Sequence[BinaryRuns], *, title: str = "") -> Figure:
-    """Error asymmetry over epochs, one panel per imbalance r: cross-entropy goes to r, gradient alignment to 1.
-
-    Dashed is the ratio of the errors' sums under cross-entropy, which goes to 1. A line is the mean over seeds, its
-    band goes from the lowest to the highest.
-    """
+    """Error asymmetry over epochs per imbalance r; dashed: of cross-entropy's summed errors."""
     if not runs:
         raise FedGAError("there are no binary runs to draw: give those of one imbalance or more")
     panels = list(grouped(runs, lambda run: run.counts).values())

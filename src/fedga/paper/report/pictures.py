@@ -35,10 +35,7 @@ _FAILED: Any = {"marker": "x", "markersize": 8, "markeredgewidth": 2.0, "linesty
 
 
 def curves_picture(curves: Sequence[Curve], *, averaged: bool = False, title: str = "") -> Figure:
-    """Accuracy over rounds with the deviation over seeds, one panel per data set and α: the paper's Fig. 7.
-
-    One model of the server is drawn, the last or the ``averaged`` one; `accuracy_curves` draws both.
-    """
+    """Accuracy over rounds of the last or the ``averaged`` model, deviation over seeds: the paper's Fig. 7."""
     return lines.accuracy_curves(one_model(curves, averaged), title=title)
 
 
@@ -58,17 +55,11 @@ def one_model(curves: Sequence[Curve], averaged: bool = False) -> list[Curve]:
 
 
 def client_ea_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
-    """EA ratio of the active clients over rounds, one panel per data set and α: the paper's Fig. 5.
-
-    A round's value is the mean over its clients. The ratio has a heavy tail, so the line is the median over seeds and
-    the band goes from the lowest to the highest.
-    """
+    """EA ratio of the active clients over rounds, median and range over seeds: the paper's Fig. 5."""
     panels = panels_with(curves, ("client_ea_ratio",))
     with drawing():
         alone = len(panels) == 1
-        widest = max(
-            text_width(lines.ratio_end(2e7, series.label), SMALL) for panel in panels for series in panel.series
-        )
+        widest = max(text_width(lines.ratio_end(2e7, of.label), SMALL) for panel in panels for of in panel.series)
         size = PanelSize(4.6, 3.4, left=0.8, right=widest + 0.35, top=0.15) if alone else PanelSize(2.9, 2.4, left=0.8)
         heading = title or (f"EA ratio of the active clients: {panels[0].title}" if alone else "")
         caption = "1 is unbiased. Mean over a round's active clients after local training, in evaluated rounds. "
@@ -85,29 +76,20 @@ def client_ea_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
 
 
 def epochs_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
-    """Accuracy over the work done, one column per number of local epochs: supplement, Fig. 9 to 11.
-
-    A round of more local epochs is more work; over all epochs of a client together, runs compare at equal work. Data
-    sets and α are rows, and the panels of a row have one axis.
-    """
+    """Accuracy over all epochs of a client (equal work), one column per local epochs: supplement, Fig. 9 to 11."""
     worked: dict[int, list[Curve]] = {}
     for curve in one_model(curves):
         if curve.settings.get("local_epochs") is None:
             raise FedGAError("there are no local epochs to compare: give runs that differ in --local-epochs")
         epochs = int(curve.settings["local_epochs"])
         worked.setdefault(epochs, []).append(replace(curve, rounds=epochs * curve.rounds))
-    panels = {
-        (panel.dataset, panel.alpha, epochs): panel
-        for epochs in sorted(worked)
-        for panel in panels_with(worked[epochs], (_METRIC,))
-    }
+    found = [(epochs, panel) for epochs in sorted(worked) for panel in panels_with(worked[epochs], (_METRIC,))]
+    panels = {(panel.dataset, panel.alpha, epochs): panel for epochs, panel in found}
     every, columns = list(panels.values()), sorted(worked)
     rows = sorted({place[:2] for place in panels}, key=lambda place: (dataset_rank(place[0]), place[1] or 0.0))
     with drawing():
-        room = (
-            max(text_width(text, SMALL) for panel in every for text in lines.end_texts(panel, _METRIC, names=False))
-            + 0.3
-        )
+        ends = [text for panel in every for text in lines.end_texts(panel, _METRIC, names=False)]
+        room = max(text_width(text, SMALL) for text in ends) + 0.3
         sizes = [PanelSize(2.45, 2.6, left=0.85 if at == 0 else 0.15, right=room) for at in range(len(columns))]
         heading = title or ("" if len(rows) > 1 else f"Local epochs at equal work: {every[0].title}")
         around: Any = {"legend": lines.line_legend(every, _METRIC), "caption": lines.curves_caption(every, _METRIC)}
@@ -132,10 +114,7 @@ def epochs_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
 def labels_picture(
     class_counts_by_alpha: Mapping[float, np.ndarray], class_names: Sequence[str], *, most_clients: int = 30
 ) -> Figure:
-    """Who holds which classes under several α, one map above the other: supplement, Fig. 1 and 2.
-
-    class_counts_by_alpha: ``[clients, classes]`` for every α; the first ``most_clients`` are drawn.
-    """
+    """Who holds which classes (``[clients, classes]``) under several α: supplement, Fig. 1 and 2."""
     if not class_counts_by_alpha:
         raise FedGAError("there are no label counts to draw: give those of one α or more")
     every = {alpha: check_counts(counts, class_names) for alpha, counts in class_counts_by_alpha.items()}
@@ -157,11 +136,7 @@ def labels_picture(
 
 
 def alphas_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
-    """Accuracy over rounds under several α, one panel per data set: the paper's Fig. 4.
-
-    A colour is an algorithm, and the smaller α, the darker it is. Bands of so many lines would hide each other: the
-    line is the mean over seeds, and no more.
-    """
+    """Accuracy over rounds, mean over seeds, the smaller α the darker; one panel per data set: the paper's Fig. 4."""
     panels = panels_with(one_model(curves), ("accuracy",))
     datasets = _datasets(panels)
     alphas = _alphas(panels)
@@ -203,7 +178,8 @@ def _draw_alphas(axes: Axes, panels: Sequence[Panel], alphas: Sequence[float | N
         for number, series in enumerate(panel.series):
             style = _alpha_style(series.algorithm, panel.alpha, alphas)
             name = _under_alpha(series.label, panel.alpha)
-            rounds, values = lines.draw_line(axes, series, "accuracy", style, name, mean, _no_band, number)
+            how = (style, name, mean, lambda _: (np.nan, np.nan), number)
+            rounds, values = lines.draw_line(axes, series, "accuracy", *how)
             if len(rounds):
                 ends.append(LineEnd(rounds[-1], values[-1], f"{values[-1]:.3f} {name}", shade(style.color, -0.3)))
     axes.set(xlim=(0, max((end.x for end in ends), default=1)), ylim=lines.fitted_limits(panels, "accuracy"))
@@ -211,15 +187,8 @@ def _draw_alphas(axes: Axes, panels: Sequence[Panel], alphas: Sequence[float | N
     label_ends(axes, ends)
 
 
-def _no_band(column: np.ndarray) -> tuple[float, float]:
-    return np.nan, np.nan
-
-
 def tuning_picture(curves: Sequence[Curve]) -> Figure:
-    """FedAvg's accuracy after the last round over the learning rate, one panel per data set, a line per α.
-
-    The best rate of a data set and α is a star, that of the preset ``paper`` has a ring.
-    """
+    """FedAvg's accuracy at the end over the learning rate; the best has a star, that of preset ``paper`` a ring."""
     panels = panels_with(one_model(curves), ("accuracy",))
     if any(series.settings.get("lr") is None for panel in panels for series in panel.series):
         raise FedGAError("there are no learning rates to compare: give runs that differ in --lr")

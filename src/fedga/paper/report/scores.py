@@ -83,8 +83,7 @@ class Score:
         return bool(self.values)
 
     @property
-    def mean_text(self) -> str:
-        """The mean as it is printed: those that print alike are level."""
+    def mean_text(self) -> str:  # those that print alike are level
         return number_text(self.mean)
 
     @property
@@ -114,14 +113,10 @@ def score(series: Series, reading: Reading) -> Score:
     """The score of a series: its finished runs are in the mean, those that diverged or go on are noted."""
     finished = [curve for curve in series.curves if curve.status == "done"]
     values = tuple(value for value in map(reading.of, finished) if math.isfinite(value))
-    return Score(values, _note(series, finished))
-
-
-def _note(series: Series, finished: Sequence[Curve]) -> str:
     total, diverged = len(series.curves), len(series.diverged)
     going, stuck = total - diverged - len(finished), sum(never_left(curve, finished) for curve in finished)
     counts = {"diverged": diverged, "unfinished": going, "never left the start plateau": stuck}
-    return "; ".join(f"{number} of {total} runs {what}" for what, number in counts.items() if number)
+    return Score(values, "; ".join(f"{number} of {total} runs {what}" for what, number in counts.items() if number))
 
 
 def never_left(curve: Curve, finished: Sequence[Curve]) -> bool:

@@ -1,8 +1,4 @@
-"""From a results folder to the sections of its report: one per experiment of the paper that it holds.
-
-An experiment's section is a function below with the experiment's name in `SECTIONS`. It sees the runs of its own alone,
-whatever else the folder holds.
-"""
+"""The sections of a folder's report, one per experiment of the paper: each sees the runs of its own alone."""
 
 from __future__ import annotations
 
@@ -76,11 +72,8 @@ def sections_of(folder: Path) -> list[Section]:
     """The sections of the experiments that ``fedga paper`` ran in this folder; none for any other folder."""
     found = asked(folder)
     sections = [section_of(folder, EXPERIMENTS[name], found[name]) for name in EXPERIMENTS if name in found]
-    rows = [
-        (Cell(each.name), Cell(each.shows), Cell(f"fedga paper {each.name}"))
-        for each in EXPERIMENTS.values()
-        if each.name not in found
-    ]
+    others = [each for each in EXPERIMENTS.values() if each.name not in found]
+    rows = [(Cell(each.name), Cell(each.shows), Cell(f"fedga paper {each.name}")) for each in others]
     if not sections or not rows:
         return sections
     title = "Experiments not run here"

@@ -30,29 +30,20 @@ def strong_table(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> Table
         scores = [score_of(skewed[place].get(name, ()), reading) for name in names for reading in (LAST, AVERAGED)]
         ours = [score.cell(bold=score.mean_text == best_text(scores)) for score in scores]
         line = (line_without_skew(even.get(place, {})).cell(),) if even else ()
-        rows.append((*_head(place), *ours, *line))
+        best = best_printed(*place)
+        text = NOTHING if best is None else f"{score_text(best.mean, best.deviation)} {display_name(best.algorithm)}"
+        head = (Cell(dataset_name(place[0]), place[0]), Cell(f"{place[1]:g}", place[1]))
+        rows.append((*head, Cell(text, None if best is None else best.mean), *ours, *line))
     breaks = tuple(at for at in range(len(places) - 1) if places[at][0] != places[at + 1][0])
     caption = (
         "Accuracy after the last round, mean (deviation) over seeds; averaged: the model averaged over rounds on the "
         "server. Best printed: of all algorithms in either of the paper's tables. Bold: the best of ours in a row."
     )
     headings = ("data set", "α", "best printed", *(f"{display_name(name)}{of}" for name in names for of in _MODELS))
-    return Table(
-        "strong",
-        "The strong setting beside the best printed number",
-        (*headings, "no skew") if even else headings,
-        tuple(rows),
-        f"{caption} {NO_SKEW}" if even else caption,
-        breaks,
-    )
-
-
-def _head(place: _DatasetAlpha) -> tuple[Cell, ...]:
-    best = best_printed(*place)
-    text = NOTHING if best is None else f"{score_text(best.mean, best.deviation)} {display_name(best.algorithm)}"
-    dataset, alpha = place
-    printed = Cell(text, None if best is None else best.mean)
-    return Cell(dataset_name(dataset), dataset), Cell(f"{alpha:g}", alpha), printed
+    if even:
+        headings, caption = (*headings, "no skew"), f"{caption} {NO_SKEW}"
+    title = "The strong setting beside the best printed number"
+    return Table("strong", title, headings, tuple(rows), caption, breaks)
 
 
 def strong_headline(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> str:

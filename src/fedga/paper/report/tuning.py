@@ -40,26 +40,18 @@ class _Search:
 
 
 def chosen_rates(curves: Sequence[Curve]) -> dict[DatasetAlpha, float]:
-    """The best learning rate of every data set and α, the smaller of equal ones; none at which a run diverged.
-
-    Runs of one data set and α that differ in more than rate and seed have no common choice and are refused.
-    """
+    """The best rate of every data set and α, the smaller of equal ones; runs that differ in more are refused."""
     searches = _searches(curves)
     for place, differing in _differing(searches).items():
         if differing:
             flag = f"--{differing[0].replace('_', '-')}"
-            raise FedGAError(
-                f"the runs on {dataset_name(place[0])} differ in {', '.join(differing)}, not in their learning rate "
-                f"alone: give one value of {flag}"
-            )
+            what = f"differ in {', '.join(differing)}, not in their learning rate alone"
+            raise FedGAError(f"the runs on {dataset_name(place[0])} {what}: give one value of {flag}")
     return {search.place: search.chosen for search in searches if search.chosen is not None}
 
 
 def tuning_table(curves: Sequence[Curve]) -> Table:
-    """A row per data set and α, a column per learning rate: accuracy after the last round, the chosen one in bold.
-
-    Runs that differ in other settings too are rows of their own, named by these.
-    """
+    """A row per data set, α and what else differs, a column per rate: accuracy at the end, the chosen one in bold."""
     searches = _searches(curves)
     rates = sorted({rate for search in searches for rate in search.by_rate}, reverse=True)
     differing = list(dict.fromkeys(name for names in _differing(searches).values() for name in names))

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-KINDS = {
-    "forgetting_frequent": "frequent\nclasses",
-    "forgetting_rare": "rare\nclasses",
-    "forgetting_missing": "missing\nclasses",
-}
+KINDS = {f"forgetting_{kind}": f"{kind}\nclasses" for kind in ("frequent", "rare", "missing")}
 _MOST_WRITTEN = 9  # bars of a group: the heights of more would overlap
 _CAPTION = (
     "Drop of the test accuracy of a client's classes from the model it received to the one it returns; above 0 it "
@@ -33,10 +29,7 @@ _GROUPS = {"forgetting_rare": "rare classes", "forgetting_missing": "missing cla
 
 
 def forgetting_bars(curves: Sequence[Curve], *, title: str = "") -> Figure:
-    """Accuracy that a round of local training takes from the clients' frequent, rare and missing classes.
-
-    A bar is the mean over the evaluated rounds, then over seeds; its whisker the standard deviation over seeds.
-    """
+    """Accuracy a round takes from the clients' classes: mean over evaluated rounds, then seeds, with deviations."""
     panels = forgetting_panels(curves)
     if not panels:
         raise FedGAError("there is no forgetting to draw: no run has evaluated its active clients yet")
@@ -114,10 +107,7 @@ def bar_style(series: Series) -> dict[str, Any]:
 
 
 def demo_picture(curves: Sequence[Curve], *, dataset: str | None = None, alpha: float | None = None) -> Figure:
-    """Left the accuracy of every algorithm over rounds, right what its clients forget.
-
-    Of several data sets and α, the first data set and its smallest α (the strongest skew) are shown unless given.
-    """
+    """Left accuracy over rounds, right what clients forget; by default of the first data set and its smallest α."""
     panel = _choose(panels_with(curves, ("accuracy", "averaged_accuracy")), dataset, alpha)
     forgetting = next((one for one in forgetting_panels(curves) if one.title == panel.title), None)
     with drawing():
@@ -138,9 +128,7 @@ def demo_picture(curves: Sequence[Curve], *, dataset: str | None = None, alpha: 
 
 
 def _choose(panels: Sequence[Panel], dataset: str | None, alpha: float | None) -> Panel:
-    fitting = [
-        panel for panel in panels if dataset in (None, panel.dataset) and (alpha is None or panel.alpha == alpha)
-    ]
+    fitting = [one for one in panels if dataset in (None, one.dataset) and (alpha is None or one.alpha == alpha)]
     if not fitting:
         raise FedGAError(f"there is nothing to draw of {dataset}, α = {alpha}: the results have other data sets and α")
     return fitting[0]

@@ -46,13 +46,9 @@ def curves_caption(panels: Sequence[Panel], metric: str) -> str:
 
 def diverged_text(panels: Sequence[Panel]) -> str:
     """Which runs a picture shows with a cross; empty if none."""
-    found = [
-        f"{len(series.diverged)} of {len(series.curves)} of {series.label}"
-        + (f" at {panel.title}" if len(panels) > 1 else "")
-        for panel in panels
-        for series in panel.series
-        if series.diverged
-    ]
+    every = [(series, panel.title) for panel in panels for series in panel.series if series.diverged]
+    where = " at {}" if len(panels) > 1 else ""
+    found = [f"{len(of.diverged)} of {len(of.curves)} of {of.label}{where.format(title)}" for of, title in every]
     return f" ×: runs that diverged, left out of the mean ({'; '.join(found)})." if found else ""
 
 
@@ -83,10 +79,7 @@ def accuracy_curves(
 
 
 def ea_ratio_curves(curves: Sequence[Curve], *, title: str = "") -> Figure:
-    """Error asymmetry over rounds on a logarithmic scale: of the global model, and of the active clients' own models.
-
-    The ratio has a heavy tail, so the line is the median over seeds and the band goes from the lowest to the highest.
-    """
+    """Error asymmetry over rounds; its tail is heavy: median over seeds, band from the lowest to the highest."""
     columns = {"ea_ratio": "global model", "client_ea_ratio": "active clients"}
     panels = panels_with(curves, tuple(columns))
     known = [metric for metric in columns if measured(panels, metric)]
@@ -217,10 +210,7 @@ def power_text(value: float) -> str:
 
 
 def fitted_limits(panels: Sequence[Panel], metric: str, *, from_start: bool = False) -> tuple[float, float]:
-    """The range of the lines once training is under way: their ends are read, not how they leave chance.
-
-    With ``from_start`` the beginning counts too, for a look at the first rounds.
-    """
+    """The range of the lines once training is under way, or with ``from_start`` of all rounds."""
     seen = [np.zeros(0)]
     for panel in panels:
         begin = -1.0 if from_start else 0.1 * _last_round(panel)

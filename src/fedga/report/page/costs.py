@@ -91,10 +91,7 @@ def cost_tables(study: Study) -> list[Table]:
 
 
 def _class_of(name: str) -> type[Algorithm] | None:
-    """None for an algorithm of somebody's own whose code is not here, or cannot be used.
-
-    A results folder may come from anybody: beside ours, only names of the user's own project file are looked up.
-    """
+    """None where its code is not here or unusable. Folders come from anybody: only ours and the user's own count."""
     try:
         received_part("algorithms", name, ALGORITHMS, "the folder", "")
         return algorithm_class(name)

@@ -1,7 +1,4 @@
-"""The first picture of a page: accuracy after the last round, over α where there are several, else as one dot each.
-
-It stands in the page as it is, with no script to draw it.
-"""
+"""A page's first picture, drawn without a script: accuracy after the last round, over α or as one dot each."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ _METRIC = "accuracy"
 
 
 def draw_overview(study: Study) -> dict[str, Any]:
-    """What the template needs: panels over α, panels of dots, one line of each label for the legend.
-
-    ``left_out`` counts settings of a single algorithm, which the tables have.
-    """
+    """What the template needs; ``left_out`` counts settings of a single algorithm, which the tables have."""
     by_dataset = grouped(study.places, lambda place: place.dataset)
     left_out = {
         (place.dataset, cohort.name)

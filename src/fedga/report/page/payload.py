@@ -61,6 +61,7 @@ def pack(study: Study) -> Packed:
     rows = sum(len(curve.rounds) for curve in study.curves)
     csv = _whole_csv(study) if rows <= MOST_ROWS else ""
     lines, clients = _Lines(study.curves), _client_evaluations(study)
+    averaged = AVERAGED if any(run.spec.server_average for run in study.runs) else ()
     data = {
         "metrics": lines.metrics,
         "scale": 10**lines.digits,
@@ -73,7 +74,8 @@ def pack(study: Study) -> Packed:
         "ramp": RAMP,
         "lost": LOST,
         "gained": GAINED,
-        "columns": [] if csv else _columns(study),
+        # What stands before the round, the metrics after it, and the settings at the end, as `fedga results` has them.
+        "columns": [] if csv else [list(IDENTITY), [*SHOWN, *averaged], list(telling_fields(list(study.runs)))],
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     kept = (lines.main_rounds, lines.other_rounds, lines.thinned, lines.digits)
@@ -200,12 +202,6 @@ def _runs(study: Study, lines: _Lines, *, with_names: bool) -> list[list[Any]]:
             names = [setting_text(of) if isinstance(of, tuple) else "" if of is None else str(of) for of in values]
             runs[lines.at[run.run_id]] = [run.spec.seed, run.status, *names]
     return runs
-
-
-def _columns(study: Study) -> list[list[str]]:
-    """What stands before the round, the metrics after it, and the settings at the end, as `fedga results` has them."""
-    averaged = AVERAGED if any(run.spec.server_average for run in study.runs) else ()
-    return [list(IDENTITY), [*SHOWN, *averaged], list(telling_fields(list(study.runs)))]
 
 
 def _maps(study: Study) -> list[dict[str, Any]]:

@@ -66,10 +66,7 @@ class Cohort:
 
     @cached_property
     def contestants(self) -> tuple[Member, ...]:
-        """Who can be compared: those at the end of their training; while nobody is, those who are furthest.
-
-        An algorithm at round 7 is behind one at round 60 for no fault of its own.
-        """
+        """Who can be compared: those at the end of their training; while nobody is, those who are furthest."""
         if self.finished:
             return tuple(member for member in self.members if member.finished)
         reached = [member.row["round"] for member in self.members if member.row["round"] is not None]
@@ -206,10 +203,7 @@ def _cohorts(
 
 
 def _shared(series: Series, specs: Mapping[str, RunSpec]) -> dict[str, Any]:
-    """All settings that the members of a cohort have in common, whether or not they tell runs of the folder apart.
-
-    What only evaluates a model counts where a series is one of several that differ in nothing else.
-    """
+    """All settings that a cohort has in common; what only evaluates counts where series differ in nothing else."""
     spec = specs.get(series.curves[0].run_id)
     every = {} if spec is None else {name: getattr(spec, name) for name in SETTINGS if name not in _ONLY_EVALUATES}
     return {name: value for name, value in {**every, **series.settings}.items() if name not in _NO_SETTING}
@@ -221,9 +215,7 @@ def _names(cohorts: Sequence[Mapping[str, Any]], dataset: str, alpha: float | No
     several = len({settings.get("preset") for settings in cohorts}) > 1
     telling = [name for name in varying if name not in _ONLY_EVALUATES]
     for names in (telling, varying):
-        found = [
-            (str(settings.get("preset") or ""), _own_settings(settings, names, dataset, alpha)) for settings in cohorts
-        ]
+        found = [(str(of.get("preset") or ""), _own_settings(of, names, dataset, alpha)) for of in cohorts]
         if len(set(found)) == len(found):
             break
     else:

@@ -29,11 +29,7 @@ def svg_url(figure: Figure) -> str:
 
 
 def shortened(written: bytes) -> str:
-    """The same picture in fewer letters.
-
-    Styles that elements share become classes, names that nothing refers to and groups that say nothing go, and places
-    are given to a tenth of a point.
-    """
+    """The same picture in fewer letters: shared styles as classes, no idle names or groups, places to 0.1 point."""
     root = ElementTree.fromstring(written)
     referred = set(re.findall(rb'(?:url\(|href=")#([^")]+)', written))
     classes: dict[str, str] = {}

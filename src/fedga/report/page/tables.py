@@ -55,9 +55,7 @@ def results_table(study: Study) -> Filtered:
     for metric in metrics:
         columns[metric.heading] = [cell for place in study.places for cell in _metric_cells(place, metric)]
     for name in ("round", "seeds"):
-        columns[name] = [
-            Cell(NOTHING) if row[name] is None else Cell(f"{row[name]:,}", float(row[name])) for row in rows
-        ]
+        columns[name] = [Cell(NOTHING) if of[name] is None else Cell(f"{of[name]:,}", float(of[name])) for of in rows]
     if any(map(odd_runs, rows)):
         columns["note"] = [Cell(odd_runs(row)) for row in rows]
     behind = any(member.row["seeds"] and member not in contestants(place, cohort) for place, cohort, member in entries)
@@ -151,10 +149,7 @@ def headline(study: Study) -> str:
 
 
 def compared_settings(study: Study) -> list[Found]:
-    """The settings that the tables of the best have: presets as they are, and settings at several α.
-
-    Cohorts of a single algorithm compare nothing and are left to the table of results, unless there are no others.
-    """
+    """Presets as they are and settings at several α; those of a single algorithm only if there are no others."""
     every = [(place, cohort) for place in study.places for cohort in place.cohorts]
     several = [(place, cohort) for place, cohort in every if len(cohort.members) > 1] or every
     together = grouped(several, lambda one: (one[0].dataset, one[1].name))
@@ -218,10 +213,8 @@ def troubles_table(study: Study) -> Table | None:
         return None
     order = list(_TROUBLES)
     rows.sort(key=lambda row: order.index(row[0].text))
-    counts = {
-        kind: sum(int(of[1].value or 0) for of in found)
-        for kind, found in grouped(rows, lambda row: row[0].text).items()
-    }
+    by_kind = grouped(rows, lambda row: row[0].text).items()
+    counts = {kind: sum(int(of[1].value or 0) for of in found) for kind, found in by_kind}
     title = ", ".join(f"{plural(number, 'run')} {kind}" for kind, number in counts.items())
     caption = " ".join(f"{kind.capitalize()}: {_TROUBLES[kind]}." for kind in counts)
     return Table("troubles", title, ("what", "runs", "algorithm and setting", "data set"), tuple(rows), caption)
