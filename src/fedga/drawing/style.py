@@ -146,14 +146,13 @@ def _settings() -> Any:
 
 def save(figure: Figure, path: str | os.PathLike[str], kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Write ``path`` + ``.png``, ``.svg`` or ``.pdf``, each whole or not at all; the same figure is the same bytes."""
-    return [_write(figure, Path(f"{os.fspath(path)}.{kind}"), kind) for kind in kinds]
-
-
-def _write(figure: Figure, path: Path, kind: str) -> Path:
-    drawn = io.BytesIO()
-    with drawing():
-        figure.savefig(drawn, format=kind, dpi=DPI, metadata=_ANONYMOUS[kind])
-    try:
-        return write_whole(path, drawn.getvalue())
-    except OSError as error:
-        raise FedGAError(f"the picture {str(path)!r} cannot be written: {error.strerror or error}") from error
+    written = [Path(f"{os.fspath(path)}.{kind}") for kind in kinds]
+    for file, kind in zip(written, kinds, strict=True):
+        drawn = io.BytesIO()
+        with drawing():
+            figure.savefig(drawn, format=kind, dpi=DPI, metadata=_ANONYMOUS[kind])
+        try:
+            write_whole(file, drawn.getvalue())
+        except OSError as error:
+            raise FedGAError(f"the picture {str(file)!r} cannot be written: {error.strerror or error}") from error
+    return written

@@ -7,24 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from fedga.report.costs import algorithms_rows, algorithms_table
+from fedga.report.costs import algorithms_rows as algorithms_rows
+from fedga.report.costs import algorithms_table as algorithms_table
 from fedga.report.series import setting_text
-from fedga.report.summary import SUMMARY, summary_rows, summary_table
+from fedga.report.summary import SUMMARY as SUMMARY
+from fedga.report.summary import summary_rows as summary_rows
+from fedga.report.summary import summary_table as summary_table
 from fedga.report.terminal import Column, TitledTable, make_table
 
 if TYPE_CHECKING:
     from fedga.spec.grid import Provenance
-
-__all__ = [
-    "SUMMARY",
-    "algorithms_rows",
-    "algorithms_table",
-    "settings_rows",
-    "settings_table",
-    "summary_rows",
-    "summary_table",
-    "values_text",
-]
 
 
 def settings_rows(provenance: Iterable[Provenance]) -> list[dict[str, str]]:

@@ -31,13 +31,15 @@ def binary_picture(runs: Sequence[BinaryRuns], *, title: str = "") -> Figure:
     if not runs:
         raise FedGAError("there are no binary runs to draw: give those of one imbalance or more")
     panels = list(grouped(runs, lambda run: run.counts).values())
+    middle = [values[:, 1:].mean(0) for run in runs for values in _drawn(run).values()]
+    reached = np.concatenate([*middle, [1.0], [run.ratio for run in runs]])
     with drawing():
         room = max(text_width(end.text, SMALL) for panel in panels for end in _ends(panel)) + 0.35
         size = PanelSize(2.9, 2.9, right=room)
         heading, caption = title or binary_headline(runs), _caption(runs[0])
         figure, axes = compose(1, len(panels), size, title=heading, caption=caption, least_width=7.0)
         for at, panel in zip(axes, panels, strict=True):
-            _draw(at, panel, _limits(runs))
+            _draw(at, panel, (float(reached.min()) / 1.4, 1.4 * float(reached.max())))
         axes[0].set_ylabel("missed over false alarm")
     return figure
 
@@ -58,13 +60,6 @@ def _drawn(run: BinaryRuns) -> dict[str, np.ndarray]:
 
 def _reached(values: np.ndarray) -> str:
     return number_text(float(values[:, -1].mean()), significant=True)
-
-
-def _limits(runs: Sequence[BinaryRuns]) -> tuple[float, float]:
-    """The same for all panels."""
-    middle = [values[:, 1:].mean(0) for run in runs for values in _drawn(run).values()]
-    reached = np.concatenate([*middle, [1.0], [run.ratio for run in runs]])
-    return float(reached.min()) / 1.4, 1.4 * float(reached.max())
 
 
 def _ends(panel: Sequence[BinaryRuns]) -> list[LineEnd]:

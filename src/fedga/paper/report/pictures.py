@@ -178,8 +178,8 @@ def _draw_alphas(axes: Axes, panels: Sequence[Panel], alphas: Sequence[float | N
         for number, series in enumerate(panel.series):
             style = _alpha_style(series.algorithm, panel.alpha, alphas)
             name = _under_alpha(series.label, panel.alpha)
-            how = (style, name, mean, lambda _: (np.nan, np.nan), number)
-            rounds, values = lines.draw_line(axes, series, "accuracy", *how)
+            line_alone = (mean, lambda _: (np.nan, np.nan))
+            rounds, values = lines.draw_line(axes, series, "accuracy", style, name, line_alone, number)
             if len(rounds):
                 ends.append(LineEnd(rounds[-1], values[-1], f"{values[-1]:.3f} {name}", shade(style.color, -0.3)))
     axes.set(xlim=(0, max((end.x for end in ends), default=1)), ylim=lines.fitted_limits(panels, "accuracy"))

@@ -17,7 +17,6 @@ from fedga.report.series import Panel, Series, make_panels, panels_with
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
 KINDS = {f"forgetting_{kind}": f"{kind}\nclasses" for kind in ("frequent", "rare", "missing")}
 _MOST_WRITTEN = 9  # bars of a group: the heights of more would overlap
@@ -34,16 +33,19 @@ def forgetting_bars(curves: Sequence[Curve], *, title: str = "") -> Figure:
     if not panels:
         raise FedGAError("there is no forgetting to draw: no run has evaluated its active clients yet")
     with drawing():
+        from matplotlib.patches import Patch
+
         bars = max(len(panel.series) for panel in panels)
         columns = 2 if bars <= 4 else 1
         size = PanelSize(min(max(4.2, 0.42 * (3 * bars + 2)), 11.0), 2.7, top=0.36 if len(panels) > 1 else 0.15)
         heading = title or ("" if len(panels) > 1 else f"Accuracy lost in a round of local training: {panels[0].title}")
         caption = f"{_CAPTION} Mean over the evaluated rounds and {seeds_text(panels)}."
-        legend = bar_legend(panels)
+        styles = {series.label: bar_style(series) for panel in panels for series in panel.series}
+        legend = [Patch(label=label, **style) for label, style in styles.items()]
         grid = rows_and_columns(len(panels), columns)
         figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
         for at, panel in zip(axes, panels, strict=True):
-            draw_forgetting(at, panel, tuple(KINDS))
+            _draw_forgetting(at, panel)
             at.set_title(panel.title if len(panels) > 1 else "")
     return figure
 
@@ -67,16 +69,15 @@ def short_number(value: float) -> str:
     return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
 
 
-def draw_forgetting(axes: Axes, panel: Panel, kinds: Sequence[str]) -> None:
+def _draw_forgetting(axes: Axes, panel: Panel) -> None:
     """Groups of bars, one per kind of class; their heights are written on them."""
     number = len(panel.series)
     width = 0.84 / number
     for place, series in enumerate(panel.series):
-        at = np.arange(len(kinds)) + (place - (number - 1) / 2) * width
-        height = np.array([mean(per_seed(series, kind)) for kind in kinds])
-        whisker = np.array([deviation(per_seed(series, kind)) for kind in kinds])
-        style = bar_style(series)
-        axes.bar(at, height, 0.92 * width, label=series.label, **style)
+        at = np.arange(len(KINDS)) + (place - (number - 1) / 2) * width
+        height = np.array([mean(per_seed(series, kind)) for kind in KINDS])
+        whisker = np.array([deviation(per_seed(series, kind)) for kind in KINDS])
+        axes.bar(at, height, 0.92 * width, label=series.label, **bar_style(series))
         known = np.isfinite(height)
         axes.errorbar(at[known], height[known], np.nan_to_num(whisker[known]), fmt="none", ecolor=TEXT, elinewidth=0.9)
         for x, y, error in zip(at, height, np.nan_to_num(whisker), strict=True):
@@ -87,16 +88,9 @@ def draw_forgetting(axes: Axes, panel: Panel, kinds: Sequence[str]) -> None:
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.margins(y=0.12)
     axes.grid(axis="x", visible=False)
-    axes.set_xticks(range(len(kinds)), [KINDS[kind] for kind in kinds])
+    axes.set_xticks(range(len(KINDS)), list(KINDS.values()))
     axes.tick_params(axis="x", length=0, labelcolor=TEXT)
     axes.set_ylabel("accuracy lost")
-
-
-def bar_legend(panels: Sequence[Panel]) -> list[Patch]:
-    from matplotlib.patches import Patch
-
-    entries = {series.label: bar_style(series) for panel in panels for series in panel.series}
-    return [Patch(label=label, **style) for label, style in entries.items()]
 
 
 def bar_style(series: Series) -> dict[str, Any]:

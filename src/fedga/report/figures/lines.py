@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 AVERAGED = ", averaged"
 _MARKERS = 7  # per line
+Statistics = tuple[Callable[[np.ndarray], float], Callable[[np.ndarray], tuple[float, float]]]  # over seeds: line, band
 
 
 def seeds_text(panels: Sequence[Panel]) -> str:
@@ -102,7 +103,7 @@ def draw_accuracy(
 ) -> None:
     """One panel's lines, limits and end labels; ``names`` puts the series' name beside its last value."""
     ends = []
-    for label, style, rounds, values in _draw_lines(axes, panel, metric, mean, plus_minus):
+    for label, style, rounds, values in _draw_lines(axes, panel, metric, (mean, plus_minus)):
         text = _end_text(label, values[-1], names)
         ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
     axes.set(xlim=(0, _last_round(panel)), ylabel=metric_column(metric).title)
@@ -114,7 +115,7 @@ def draw_accuracy(
 def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) -> None:
     """One panel's EA ratios; ``names`` writes the name of every series beside its last value."""
     highest, ends = 10.0, []
-    for label, style, rounds, values in _draw_lines(axes, panel, metric, median, _lowest_highest):
+    for label, style, rounds, values in _draw_lines(axes, panel, metric, (median, _lowest_highest)):
         if style.filled:  # not the averaged model
             highest = max(highest, *values)
             text = ratio_end(values[-1], label)
@@ -129,18 +130,14 @@ def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) ->
 
 
 def _draw_lines(
-    axes: Axes,
-    panel: Panel,
-    metric: str,
-    middle: Callable[[np.ndarray], float],
-    band: Callable[[np.ndarray], tuple[float, float]],
+    axes: Axes, panel: Panel, metric: str, statistics: Statistics
 ) -> list[tuple[str, LineStyle, np.ndarray, np.ndarray]]:
     """Every series, its averaged model and its diverged runs; label, style, rounds and values of each line."""
     drawn = []
     for number, series in enumerate(panel.series):
         for name, averaged in ((metric, False), (f"averaged_{metric}", True)):
             style, label = series.style(averaged=averaged), series.label + (AVERAGED if averaged else "")
-            rounds, values = draw_line(axes, series, name, style, label, middle, band, number)
+            rounds, values = draw_line(axes, series, name, style, label, statistics, number)
             drawn += [(label, style, rounds, values)] if len(rounds) else []
         for curve in series.diverged:
             known = np.isfinite(curve.metric(metric))
@@ -153,16 +150,10 @@ def _draw_lines(
 
 
 def draw_line(
-    axes: Axes,
-    series: Series,
-    metric: str,
-    style: LineStyle,
-    label: str,
-    middle: Callable[[np.ndarray], float],
-    band: Callable[[np.ndarray], tuple[float, float]],
-    number: int = 0,
+    axes: Axes, series: Series, metric: str, style: LineStyle, label: str, statistics: Statistics, number: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """A series' line with its band; the rounds that have a value, and the values."""
+    middle, band = statistics
     values = series.per_round(metric, middle)
     known = np.isfinite(values)
     rounds, values = series.rounds[known], values[known]

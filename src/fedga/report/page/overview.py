@@ -64,10 +64,6 @@ def shown_cohorts(cohorts: Sequence[Cohort], most: int = _MOST_LINES) -> list[Co
     return kept
 
 
-def _known(member: Member) -> bool:
-    return member.row[_METRIC] is not None
-
-
 def _edges(member: Member) -> tuple[float, float, float]:
     middle, wide = member.row[_METRIC], member.row[f"{_METRIC}_deviation"] or 0.0
     return middle - wide, middle, middle + wide
@@ -78,8 +74,9 @@ def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
     found: dict[str, list[tuple[int, Member]]] = {}
     drawn = ended_of(_chosen(places))
     for place, cohort in drawn:
-        for member in filter(_known, cohort.contestants):
-            found.setdefault(cohort.label(member), []).append((places.index(place), member))
+        for member in cohort.contestants:
+            if member.row[_METRIC] is not None:
+                found.setdefault(cohort.label(member), []).append((places.index(place), member))
     least = len({place for place, _ in drawn}) / 2
     found = {label: entries for label, entries in found.items() if len(entries) > least}
     # Means set the scale: one whisker of many must not flatten all lines.
@@ -112,7 +109,7 @@ def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
 def _dots(place: Scenario) -> dict[str, Any]:
     """One data set at its only α: a row per algorithm and setting; places are per cent of the width."""
     drawn = ended_of(_chosen([place]))
-    chosen = [(cohort, member) for _, cohort in drawn for member in cohort.contestants if _known(member)]
+    chosen = [(of, member) for _, of in drawn for member in of.contestants if member.row[_METRIC] is not None]
     edges = [edge for _, member in chosen for edge in _edges(member)]
     ticks = nice_ticks(min(edges, default=0), max(edges, default=1), 4)
     low, high = min([*edges, *ticks[:1]]), max([*edges, *ticks[-1:]])

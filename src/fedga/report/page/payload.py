@@ -12,7 +12,6 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,21 +42,8 @@ _MANY_CLASSES = 20  # with more of them, fewer clients are shown and their accur
 _DEFAULT_LINES = 14
 
 
-@dataclass(frozen=True)
-class Packed:
-    """What goes into the page, and what the page says about it."""
-
-    charts: str
-    csv: str  # empty where only the charts' rows can be downloaded
-    rows: int  # of `fedga results`
-    most_rounds: int  # that a curve of accuracy keeps
-    other_rounds: int  # that a curve of another metric keeps
-    thinned: bool
-    digits: int
-    evaluated: bool  # whether the folder knows any client before and after its training
-
-
-def pack(study: Study) -> Packed:
+def pack(study: Study) -> dict[str, Any]:
+    """What goes into the page, and what the page says about it; ``csv`` is empty where only the charts' rows fit."""
     rows = sum(len(curve.rounds) for curve in study.curves)
     csv = _whole_csv(study) if rows <= MOST_ROWS else ""
     lines, clients = _Lines(study.curves), _client_evaluations(study)
@@ -78,8 +64,9 @@ def pack(study: Study) -> Packed:
         "columns": [] if csv else [list(IDENTITY), [*SHOWN, *averaged], list(telling_fields(list(study.runs)))],
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    kept = (lines.main_rounds, lines.other_rounds, lines.thinned, lines.digits)
-    return Packed(_zip(text), csv, rows, *kept, bool(clients["evaluations"]))
+    said = {"rows": rows, "evaluated": bool(clients["evaluations"]), "thinned": lines.thinned, "digits": lines.digits}
+    kept = {"most_rounds": lines.main_rounds, "other_rounds": lines.other_rounds}  # of a curve of accuracy, of others
+    return {"charts": _zip(text), "csv": csv, **said, **kept}
 
 
 def _zip(text: str) -> str:
