@@ -116,7 +116,9 @@ def compose(
     top = height - _EDGE
     write(title_lines, top, LARGE, weight="bold")
     if legend:
-        _draw_legend(figure, legend, per_row, top - heights[0])
+        in_rows = [handle for column in range(per_row) for handle in legend[column::per_row]]  # filled by columns
+        corner = (_EDGE / width, (top - heights[0]) / height)
+        figure.legend(handles=in_rows, ncols=per_row, loc="upper left", bbox_to_anchor=corner, **_LEGEND)
     write(caption_lines, _EDGE + _lines(caption_lines, SMALL), SMALL, color=MUTED)
     axes: list[Axes] = []
     for row in range(rows):
@@ -149,13 +151,6 @@ def _legend_columns(labels: Sequence[str], width: float) -> int:
     widest = max(text_width(label, FONT) for label in labels) + _HANDLE + 0.25
     most = max(1, min(len(labels), int(width / widest)))
     return -(-len(labels) // -(-len(labels) // most))  # as even as the number of rows allows
-
-
-def _draw_legend(figure: Figure, handles: Sequence[Artist], per_row: int, top: float) -> None:
-    in_rows = [handle for column in range(per_row) for handle in handles[column::per_row]]  # filled column by column
-    width, height = figure.get_size_inches()
-    corner = (_EDGE / width, top / height)
-    figure.legend(handles=in_rows, ncols=per_row, loc="upper left", bbox_to_anchor=corner, **_LEGEND)
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

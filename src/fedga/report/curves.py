@@ -60,11 +60,8 @@ def deviation(values: np.ndarray) -> float:
 
 def median(values: np.ndarray) -> float:
     """Median of the values that are not NaN; an infinite EA ratio is a value. NaN if there are none."""
-    known = np.sort(values[~np.isnan(values)])
-    if not len(known):
-        return np.nan
-    low, high = known[(len(known) - 1) // 2], known[len(known) // 2]
-    return float(low if low == high else (low + high) / 2)
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else np.nan
 
 
 def curves_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedga.drawing import style
 from fedga.drawing.canvas import PanelSize, compose, text_width, wrap
 from fedga.drawing.style import FONT, GRID, MUTED, SMALL, TEXT, LineStyle, display_name, drawing, line_style, shade
-from fedga.paper.report.arms import (
-    ALGORITHMS,
-    ALIGNED,
-    ALL,
-    NO_SKEW,
-    NONE,
-    PLAIN,
-    SETTINGS,
-    Ablation,
-    Arm,
-    ablations,
-    even_name,
-    points,
-    row_name,
-    seeds_text,
-    setting_name,
-    share,
-)
-from fedga.paper.report.scores import MODELS, Score
-from fedga.report.documents import Cell, Table
+from fedga.paper import runs
+from fedga.paper.printed import SCORE_TABLES, PrintedScore, printed_score
+from fedga.paper.report import arms
+from fedga.paper.report.arms import ALGORITHMS, ALIGNED, ALL, NO_SKEW, NONE, PLAIN, Ablation, Arm, ablations, points
+from fedga.paper.report.scores import MODELS, Reading, Score, best_text, score_of, score_text
+from fedga.report.curves import Curve
+from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.summary import number_text
-from fedga.spec.catalog import dataset_name
+from fedga.report.words import plural
+from fedga.spec.catalog import dataset_name, dataset_rank
+from fedga.spec.settings import RunSpec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+LAST, AVERAGED = Reading("accuracy", "last", "last"), Reading("accuracy", "last", "averaged")
+_DatasetAlpha = tuple[str, float]
+_ENDS = ("", ", averaged")  # of headings
 _ROW = 0.36  # inches of a setting: two models
 _TINY = 0.85 * SMALL  # of the number beside an arrow
 _BETWEEN = 0.19  # of a row, from its middle to either model
@@ -49,13 +42,14 @@ def beyond_table(of: Sequence[Arm]) -> Table:
     breaks = []
     found = ablations(of)
     for place in found:
-        rows += [_row(place, axes) for axes in SETTINGS if place.shown(axes)]
+        rows += [_row(place, axes) for axes in arms.SETTINGS if place.shown(axes)]
         rows += [_row(place, axes, even=True) for axes in (NONE, ALL) if place.without_skew(axes).known]
         breaks.append(len(rows) - 1)
     each = ("FedAvg", "FedGA", "lead", "lead left")
     headings = ("data set", "α", "setting", *each, *(f"{heading}, averaged" for heading in each))
+    seeds = arms.seeds_text(found)
     caption = (
-        f"Accuracy after the last round, mean (deviation) over {seeds_text(found)}; averaged: the model averaged over "
+        f"Accuracy after the last round, mean (deviation) over {seeds}; averaged: the model averaged over "
         "rounds. Lead: FedGA less FedAvg, in points. Left: as a share of the last model's lead in the paper's setting; "
         "a dash where that is within two standard errors (paired by seed) of 0, or where either does not train. "
         f"{NO_SKEW}"
@@ -65,7 +59,7 @@ def beyond_table(of: Sequence[Arm]) -> Table:
 
 
 def _row(place: Ablation, axes: frozenset[str], *, even: bool = False) -> tuple[Cell, ...]:
-    name, setting = dataset_name(place.dataset), even_name(axes) if even else row_name(axes)
+    name, setting = dataset_name(place.dataset), arms.even_name(axes) if even else arms.row_name(axes)
     alpha = "–" if place.alpha is None else f"{place.alpha:g}"
     cells = [Cell(name, name), Cell(alpha, place.alpha), Cell(setting, setting)]
     for model in MODELS:
@@ -74,7 +68,7 @@ def _row(place: Ablation, axes: frozenset[str], *, even: bool = False) -> tuple[
         cells += [score.cell(bold=algorithm == best) for algorithm, score in scores.items()]
         lead = 100 * (scores[ALIGNED].mean - scores[PLAIN].mean)
         left = np.nan if even else place.remains(axes, model)
-        cells += [_number(points(lead), lead), _number(share(left), left)]
+        cells += [_number(points(lead), lead), _number(arms.share(left), left)]
     return tuple(cells)
 
 
@@ -101,9 +95,9 @@ def beyond_headline(of: Sequence[Arm]) -> str:
 def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
     """FedAvg and FedGA in every setting, joined by FedGA's lead; filled the last model, hollow the averaged one."""
     found = ablations(of)
-    rows = [axes for axes in SETTINGS if any(place.shown(axes) for place in found)]
+    rows = [axes for axes in arms.SETTINGS if any(place.shown(axes) for place in found)]
     with drawing():
-        names = [row_name(axes) for axes in rows]
+        names = [arms.row_name(axes) for axes in rows]
         left = max(text_width(name, SMALL) for name in names) + 0.2
         right = text_width("−10.0", SMALL) + 0.3
         across = min(3, len(found))
@@ -142,7 +136,7 @@ def _draw_place(axes: Axes, place: Ablation, rows: Sequence[frozenset[str]]) -> 
     for setting in (NONE, ALL):
         line = place.without_skew(setting)
         if line.known:
-            axes.axvline(line.mean, label=even_name(setting), zorder=1, **_even_style(setting))
+            axes.axvline(line.mean, label=arms.even_name(setting), zorder=1, **_even_style(setting))
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0, labelcolor=TEXT, pad=7)
@@ -228,21 +222,21 @@ def _legend(found: Sequence[Ablation]) -> list[Line2D]:
             styles[f"{model} model"] = LineStyle(MUTED, "o", "none", 1.0, model == "last").keywords()
     for axes in (NONE, ALL):
         if any(place.without_skew(axes).known for place in found):
-            styles[even_name(axes)] = _even_style(axes)
+            styles[arms.even_name(axes)] = _even_style(axes)
     return [Line2D([], [], label=label, **style) for label, style in styles.items()]
 
 
 def _caption(found: Sequence[Ablation], rows: Sequence[frozenset[str]]) -> str:
-    seeds = seeds_text(found)
+    seeds = arms.seeds_text(found)
     caption = "One seed." if seeds == "one seed" else f"Mean over {seeds}, whiskers: their standard deviation."
     caption += " Lead: FedGA less FedAvg, in points."
     caption += f" {NO_SKEW}" if any(place.goal.known for place in found) else ""
     if any(_off_scale(place, rows) for place in found):
         caption += " Arrows in a grey strip: off the scale."
-    arms = [arm for place in found for arm in place.arms if not arm.even]
-    statuses = [curve.status for arm in arms for curve in arm.curves]
+    skewed = [arm for place in found for arm in place.arms if not arm.even]
+    statuses = [curve.status for arm in skewed for curve in arm.curves]
     counts = {
-        "never left the start plateau": sum(arm.stuck for arm in arms),
+        "never left the start plateau": sum(arm.stuck for arm in skewed),
         "diverged": statuses.count("diverged"),
         "are unfinished": sum(status not in ("done", "diverged") for status in statuses),
     }
@@ -256,6 +250,64 @@ def _best_text(place: Ablation) -> str:
     algorithm, axes, model = place.best
     averaged = ", averaged" if model == "averaged" else ""
     reached = number_text(place.accuracy(*place.best))
-    text = f"Best: {display_name(algorithm)}, {setting_name(axes)}{averaged}, {reached}"
+    text = f"Best: {display_name(algorithm)}, {arms.setting_name(axes)}{averaged}, {reached}"
     goal = place.goal
     return f"{text}; no skew {number_text(goal.mean)}" if goal.known else text
+
+
+def strong_table(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> Table:
+    """A row per data set and α: the best printed accuracy of all algorithms, and ours in the strong setting."""
+    skewed, even = _by_place(curves, specs, "dirichlet"), _by_place(curves, specs, "even")
+    names = sorted({name for found in skewed.values() for name in found}, key=style.algorithm_rank)
+    places = sorted(skewed, key=lambda place: (dataset_rank(place[0]), place[1]))
+    rows = []
+    for place in places:
+        scores = [score_of(skewed[place].get(name, ()), reading) for name in names for reading in (LAST, AVERAGED)]
+        ours = [score.cell(bold=score.mean_text == best_text(scores)) for score in scores]
+        line = (arms.line_without_skew(even.get(place, {})).cell(),) if even else ()
+        best = best_printed(*place)
+        text = NOTHING if best is None else f"{score_text(best.mean, best.deviation)} {display_name(best.algorithm)}"
+        head = (Cell(dataset_name(place[0]), place[0]), Cell(f"{place[1]:g}", place[1]))
+        rows.append((*head, Cell(text, None if best is None else best.mean), *ours, *line))
+    breaks = tuple(at for at in range(len(places) - 1) if places[at][0] != places[at + 1][0])
+    caption = (
+        "Accuracy after the last round, mean (deviation) over seeds; averaged: the model averaged over rounds on the "
+        "server. Best printed: of all algorithms in either of the paper's tables. Bold: the best of ours in a row."
+    )
+    headings = ("data set", "α", "best printed", *(f"{display_name(name)}{of}" for name in names for of in _ENDS))
+    if even:
+        headings, caption = (*headings, "no skew"), f"{caption} {NO_SKEW}"
+    title = "The strong setting beside the best printed number"
+    return Table("strong", title, headings, tuple(rows), caption, breaks)
+
+
+def strong_headline(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> str:
+    """In how many data sets and α FedGA's averaged model is above everything printed; empty without any."""
+    leads = []
+    for place, of in _by_place(curves, specs, "dirichlet").items():
+        found, best = score_of(of.get("fedga", ()), AVERAGED), best_printed(*place)
+        leads += [100 * (found.mean - best.mean)] if found.known and best is not None else []
+    if not leads:
+        return ""
+    above, span = sum(points(lead).startswith("+") for lead in leads), f"{points(min(leads))} to {points(max(leads))}"
+    where = f"in {above} of {plural(len(leads), 'setting')} (by {span} points)"
+    return f"FedGA's averaged model in the strong setting is above the best printed accuracy {where}."
+
+
+def best_printed(dataset: str, alpha: float) -> PrintedScore | None:
+    """The highest accuracy of both printed tables, whichever algorithm has it."""
+    cells = [printed_score(which, dataset, alpha, name) for which in SCORE_TABLES for name in runs.ALGORITHMS]
+    found = [cell for cell in cells if cell is not None and cell.dataset == dataset]  # not those of one it stands for
+    return max(found, key=lambda cell: cell.mean, default=None)
+
+
+def _by_place(
+    curves: Sequence[Curve], specs: Mapping[str, RunSpec], partition: str
+) -> dict[_DatasetAlpha, dict[str, list[Curve]]]:
+    """The runs of the strong setting by data set and α, then by algorithm."""
+    found: dict[_DatasetAlpha, dict[str, list[Curve]]] = {}
+    for curve in curves:
+        spec = specs[curve.run_id]
+        if (spec.preset, spec.partition) == ("strong", partition) and spec.alpha is not None:
+            found.setdefault((spec.dataset, spec.alpha), {}).setdefault(spec.algorithm, []).append(curve)
+    return found

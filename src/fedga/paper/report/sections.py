@@ -16,11 +16,10 @@ from fedga.paper.printed import STAND_IN, printed_score
 from fedga.paper.report import pictures
 from fedga.paper.report.agreement import agreement_summary, agreement_table, compare, ranking_table, rankings
 from fedga.paper.report.arms import arms
-from fedga.paper.report.beyond import beyond_headline, beyond_picture, beyond_table
+from fedga.paper.report.beyond import beyond_headline, beyond_picture, beyond_table, strong_headline, strong_table
 from fedga.paper.report.binary import binary_headline, binary_picture
 from fedga.paper.report.scores import MOMENTS, Reading, paper_table, score_table
 from fedga.paper.report.speed import speed_headline, speed_table
-from fedga.paper.report.strong import strong_headline, strong_table
 from fedga.paper.report.tuning import chosen_rates, tuning_headline, tuning_table
 from fedga.paper.runs import BEYOND, EXPERIMENTS, Experiment, Scope, all_runs, asked
 from fedga.report.curves import Curve, read_curves

@@ -21,7 +21,7 @@ from fedga.drawing.style import GAINED, LOST
 from fedga.measures.columns import metric_column
 from fedga.report.curves import Curve
 from fedga.report.page.overview import compared, shown_cohorts
-from fedga.report.page.study import Member, Study
+from fedga.report.page.study import Study
 from fedga.report.page.svg import svg_style
 from fedga.report.series import setting_text
 from fedga.store.database import IDENTITY
@@ -219,9 +219,12 @@ def _client_evaluations(study: Study) -> dict[str, list[Any]]:
             names = study.class_names(place.dataset)
             for cohort in compared(place.cohorts):
                 for member in cohort.members:
-                    if (seen := _last_evaluation(store, member)) is not None:
-                        one = _evaluation(seen[1], names, study.client_names(place.dataset))
-                        one |= {"place": at, "label": cohort.label(member), "seed": seen[0]}
+                    ordered = sorted(member.series.curves, key=lambda curve: curve.seed)
+                    found = ((curve.seed, store.client_rounds(curve.run_id)) for curve in ordered)
+                    seed, seen = next(((seed, rounds) for seed, rounds in found if rounds), (0, []))
+                    if seen:
+                        one = _evaluation(seen[-1], names, study.client_names(place.dataset))
+                        one |= {"place": at, "label": cohort.label(member), "seed": seed}
                         one["counts"] = held.setdefault(json.dumps(one["counts"]), len(held))
                         one["classes"] = named.setdefault(json.dumps(one["classes"]), len(named))
                         evaluations.append(one)
@@ -242,13 +245,6 @@ def _evaluation(seen: ClientRound, names: Sequence[str], called: Sequence[str]) 
         "after": _thousandths(arrays["accuracy_after"][:most], decimals),
         "classes": list(names) if len(names) == classes else [str(number) for number in range(classes)],
     }
-
-
-def _last_evaluation(store: Store, member: Member) -> tuple[int, ClientRound] | None:
-    for curve in sorted(member.series.curves, key=lambda curve: curve.seed):
-        if seen := store.client_rounds(curve.run_id):
-            return curve.seed, seen[-1]
-    return None
 
 
 def _thousandths(accuracy: np.ndarray, decimals: int) -> list[list[int | None]]:
