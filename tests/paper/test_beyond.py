@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from fedga.drawing import style
 from fedga.errors import FedGAError
 from fedga.paper.report.arms import ALL, AXES, NO_SKEW, NONE, SETTINGS, Arm, ablations, arms, setting_name
-from fedga.paper.report.beyond import beyond_headline, beyond_table
-from fedga.paper.report.beyond_picture import beyond_picture
+from fedga.paper.report.beyond import beyond_headline, beyond_picture, beyond_table
 from fedga.report.curves import Curve
 from fedga.spec.settings import RunSpec
 from tests.report.test_figures import assert_nothing_is_clipped, texts

@@ -15,7 +15,7 @@ from fedga.drawing import style
 from fedga.engine.evaluation.metrics import ClientRecord
 from fedga.errors import FedGAError
 from fedga.paper.binary import LOSSES, BinaryRuns
-from fedga.paper.report import by_alpha, pictures
+from fedga.paper.report import pictures
 from fedga.paper.report.binary import binary_picture
 from fedga.report.curves import Curve, curves_from_rows
 from fedga.report.figures import clients
@@ -92,7 +92,7 @@ def test_alphas_share_a_colour_and_are_named_at_their_ends() -> None:
         for alpha, cost in ((0.05, 0.3), (0.5, 0.1), (10.0, 0.0))
         for one in made({"fedavg": 0.9 - 2 * cost, "fedga": 0.9 - cost}, alpha=alpha)
     ]
-    figure = by_alpha.alphas_picture(curves)
+    figure = pictures.alphas_picture(curves)
     [axes] = figure.axes
     names = [f"{name}, α = {alpha}" for name in ("FedAvg", "FedGA") for alpha in ("0.05", "0.5", "10")]
     lines = {one.get_label(): one for one in axes.get_lines()}
@@ -113,15 +113,15 @@ def test_alphas_share_a_colour_and_are_named_at_their_ends() -> None:
 
 def test_alphas_of_two_data_sets_are_two_panels_and_a_single_alpha_is_a_line() -> None:
     both = [*made(alpha=0.1), *made(alpha=1.0), *made(alpha=0.1, dataset="mnist")]
-    figure = by_alpha.alphas_picture(both)
+    figure = pictures.alphas_picture(both)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["MNIST", "digits"]
     assert_nothing_is_clipped(figure)
-    assert_nothing_is_clipped(by_alpha.alphas_picture(made(alpha=None)))
+    assert_nothing_is_clipped(pictures.alphas_picture(made(alpha=None)))
 
 
 def test_data_without_an_alpha_beside_some_are_the_mildest() -> None:
     curves = [one for alpha in (None, 0.1) for one in made(alpha=alpha)]
-    figure = by_alpha.alphas_picture(curves)
+    figure = pictures.alphas_picture(curves)
     assert_nothing_is_clipped(figure)
 
 
@@ -185,7 +185,7 @@ def test_tuning_marks_the_best_rate_and_that_of_the_paper() -> None:
     by_rate = {0.01: 0.5, 0.1: 0.7, 0.3: 0.9}
     curves = [one for rate, level in by_rate.items() for one in made({"fedavg": level}, lr=rate, alpha=0.05)]
     broken = [replace(one, status="diverged") for one in made({"fedavg": 0.1}, lr=1.0, alpha=0.05)]
-    figure = by_alpha.tuning_picture([*curves, *broken])
+    figure = pictures.tuning_picture([*curves, *broken])
     [axes] = figure.axes
     assert axes.get_xscale() == "log"
     drawn = line(axes, "FedAvg, α = 0.05")
@@ -198,9 +198,9 @@ def test_tuning_marks_the_best_rate_and_that_of_the_paper() -> None:
     assert_nothing_is_clipped(figure)
     others = made({"fedavg": 0.9}, lr=0.1, alpha=0.05, rounds=7)
     with pytest.raises(FedGAError, match="differ in"):
-        by_alpha.tuning_picture([*curves, *others])
+        pictures.tuning_picture([*curves, *others])
     with pytest.raises(FedGAError, match="differ in --lr"):
-        by_alpha.tuning_picture(made())
+        pictures.tuning_picture(made())
 
 
 def test_tuning_has_a_panel_per_data_set_and_a_line_per_alpha() -> None:
@@ -211,7 +211,7 @@ def test_tuning_has_a_panel_per_data_set_and_a_line_per_alpha() -> None:
         for rate in (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
         for one in made({"fedavg": 0.5 + 0.04 * alpha}, seeds=1, lr=rate, alpha=alpha, dataset=dataset)
     ]
-    figure = by_alpha.tuning_picture(curves)
+    figure = pictures.tuning_picture(curves)
     shown = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
     assert shown == ["MNIST", "CIFAR-10", "SVHN", "digits"]
     assert_nothing_is_clipped(figure)
@@ -313,12 +313,12 @@ def test_binary_of_one_seed_and_one_loss_and_of_nothing() -> None:
 
 
 DRAWN: list[Callable[[], Figure]] = [
-    lambda: by_alpha.alphas_picture(made()),
+    lambda: pictures.alphas_picture(made()),
     lambda: pictures.client_ea_picture(made()),
     lambda: pictures.zoom_picture(made(), 5),
     lambda: pictures.epochs_picture(made(local_epochs=2)),
     lambda: pictures.labels_picture({0.5: np.ones((3, 10), dtype=int)}, CLASSES),
-    lambda: by_alpha.tuning_picture(made({"fedavg": 0.5}, lr=0.1)),
+    lambda: pictures.tuning_picture(made({"fedavg": 0.5}, lr=0.1)),
     lambda: clients.before_after_algorithms(rounds_of(3), CLASSES),
     lambda: binary_picture([errors(LOSSES[0], (50, 5))]),
 ]
@@ -338,7 +338,7 @@ def test_without_matplotlib_every_picture_says_what_to_install(draw: Callable[[]
 
 
 def test_diverged_runs_are_in_no_mean_and_are_said(with_diverged: list[Curve]) -> None:
-    for draw in (by_alpha.alphas_picture, pictures.client_ea_picture, pictures.curves_picture):
+    for draw in (pictures.alphas_picture, pictures.client_ea_picture, pictures.curves_picture):
         figure = draw(with_diverged)  # type: ignore[operator]
         assert "1 of 3 of FedAvg; 3 of 3 of FedNTD" in texts(figure)
         assert_nothing_is_clipped(figure)

@@ -9,7 +9,7 @@ import pytest
 
 from fedga.paper.printed import printed_score
 from fedga.paper.report.arms import NO_SKEW, line_without_skew
-from fedga.paper.report.strong import best_printed, strong_headline, strong_table
+from fedga.paper.report.beyond import best_printed, strong_headline, strong_table
 from fedga.paper.runs import ALGORITHMS
 from fedga.report.curves import Curve
 from fedga.spec.settings import RunSpec

@@ -31,8 +31,7 @@ from fedga.report.page.overview import draw_overview
 from fedga.report.page.repeat import repeat
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
-from fedga.report.page.tables import results_table
-from fedga.report.page.winners import at_chance, best_tables, headline, troubles_table
+from fedga.report.page.tables import at_chance, best_tables, headline, results_table, troubles_table
 from fedga.spec.grid import build_sweep, parse_list, setting_name
 from fedga.spec.settings import RunSpec
 from fedga.store.archive import opened, write_archive
@@ -588,7 +587,7 @@ def test_a_target_that_cannot_be_written_is_one_sentence(folder: Path, tmp_path:
 def test_without_jinja_or_matplotlib_it_says_what_to_install(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_matplotlib: None
 ) -> None:
-    from fedga.report.page.marks import marker_path
+    from fedga.report.page.svg import marker_path
 
     marker_path.cache_clear()
     with pytest.raises(FedGAError, match=r"needs matplotlib, .*: pip install 'fedga\[report\]'"):

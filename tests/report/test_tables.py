@@ -172,7 +172,7 @@ def test_an_algorithm_of_ones_own_is_listed_by_what_it_declares() -> None:
         """Sends what nobody should."""
 
         citation: ClassVar[str] = "Me 2030"
-        surveys: ClassVar[bool] = True
+        evaluates_all_clients: ClassVar[bool] = True
         uploads: ClassVar[tuple[Sent, ...]] = (Sent("survey", "1", "a loss"), Sent("counts", "classes", "label counts"))
 
     [row] = algorithms_rows(1000, 5, {"mine": Mine})

@@ -1,7 +1,4 @@
-"""A sheet for panels: title, legend, panels in a grid and a caption, placed in inches from measured text.
-
-Nothing is left to automatic layout, so nothing overlaps or is clipped, and the same picture is the same bytes.
-"""
+"""A sheet for panels, placed in inches from measured text: nothing overlaps, and the same picture is the same bytes."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ if TYPE_CHECKING:
 _EDGE = 0.15
 _LEADING = 1.35
 _LEADER = {"arrowstyle": "-", "lw": 0.7, "shrinkA": 1, "shrinkB": 1, "relpos": (0, 0.5)}
+_LEGEND: Any = {"borderpad": 0, "borderaxespad": 0, "handlelength": 2.6, "columnspacing": 1.6, "labelspacing": 0.45}
 _HANDLE = 0.55  # inches of a legend's line with the space after it
 
 
@@ -83,16 +81,12 @@ def compose(
     sizes: PanelSize | Sequence[PanelSize],
     *,
     title: str = "",
-    subtitle: str = "",
     legend: Sequence[Artist] = (),
     caption: str = "",
     least_width: float = 5.0,
     number: int | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with ``rows × columns`` axes, row by row, or the first ``number`` of them.
-
-    ``sizes``: one for all panels, or one per column.
-    """
+    """A figure with ``rows × columns`` axes (or the first ``number``); ``sizes``: one for all, or one per column."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -101,12 +95,11 @@ def compose(
     width = max(2 * _EDGE + sum(size.left + size.width + size.right for size in across), least_width)
     inner = width - 2 * _EDGE
     title_lines = wrap(title, inner, LARGE, bold=True) if title else []
-    subtitle_lines = wrap(subtitle, inner, FONT) if subtitle else []
     caption_lines = wrap(caption, inner, SMALL) if caption else []
     per_row = _legend_columns([str(handle.get_label()) for handle in legend], inner)
     legend_rows = -(-len(legend) // per_row)
     heights = (
-        _lines(title_lines, LARGE) + _lines(subtitle_lines, FONT) + (0.1 if title_lines or subtitle_lines else 0),
+        _lines(title_lines, LARGE) + (0.1 if title_lines else 0),
         legend_rows * FONT * 1.6 / 72 + (0.08 if legend_rows else 0),
         rows * tall,
         _lines(caption_lines, SMALL) + (0.05 if caption_lines else 0),
@@ -122,9 +115,10 @@ def compose(
 
     top = height - _EDGE
     write(title_lines, top, LARGE, weight="bold")
-    write(subtitle_lines, top - _lines(title_lines, LARGE), FONT, color=MUTED)
     if legend:
-        _draw_legend(figure, legend, per_row, top - heights[0])
+        in_rows = [handle for column in range(per_row) for handle in legend[column::per_row]]  # filled by columns
+        corner = (_EDGE / width, (top - heights[0]) / height)
+        figure.legend(handles=in_rows, ncols=per_row, loc="upper left", bbox_to_anchor=corner, **_LEGEND)
     write(caption_lines, _EDGE + _lines(caption_lines, SMALL), SMALL, color=MUTED)
     axes: list[Axes] = []
     for row in range(rows):
@@ -159,22 +153,6 @@ def _legend_columns(labels: Sequence[str], width: float) -> int:
     return -(-len(labels) // -(-len(labels) // most))  # as even as the number of rows allows
 
 
-def _draw_legend(figure: Figure, handles: Sequence[Artist], per_row: int, top: float) -> None:
-    in_rows = [handle for column in range(per_row) for handle in handles[column::per_row]]  # filled column by column
-    width, height = figure.get_size_inches()
-    figure.legend(
-        handles=in_rows,
-        ncols=per_row,
-        loc="upper left",
-        bbox_to_anchor=(_EDGE / width, top / height),
-        borderpad=0,
-        borderaxespad=0,
-        handlelength=2.6,
-        columnspacing=1.6,
-        labelspacing=0.45,
-    )
-
-
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """The positions nearest to the wanted ones that are ``gap`` apart and stay inside.
 
@@ -196,10 +174,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def label_ends(axes: Axes, ends: Sequence[LineEnd], size: float = SMALL) -> None:
-    """Write beside the end of every line, moved apart where they would overlap; the lowest go where room is short.
-
-    The limits of the axes must be set before.
-    """
+    """Write beside the end of every line, moved apart, the lowest left out if need be; set the axes' limits before."""
     width, height = (side / axes.figure.dpi * 72 for side in axes.bbox.size)  # in points
     gap = size * 1.22
     room = max(1, int(height / gap) + 1)
@@ -208,14 +183,7 @@ def label_ends(axes: Axes, ends: Sequence[LineEnd], size: float = SMALL) -> None
     heights = spread([float(place[1]) * height for place in places], gap, 0.0, height)
     moved = [abs(at - place[1] * height) > 1.5 or place[0] < 0.995 for place, at in zip(places, heights, strict=True)]
     for end, at, leader in zip(kept, heights, moved, strict=True):
-        axes.annotate(
-            end.text,
-            xy=(end.x, end.y),
-            xytext=(1 + (13 if any(moved) else 4) / width, at / height),
-            textcoords="axes fraction",
-            color=end.color,
-            size=size,
-            va="center",
-            annotation_clip=False,
-            arrowprops=dict(_LEADER, color=end.color) if leader else None,
-        )
+        arrow = dict(_LEADER, color=end.color) if leader else None
+        place = (1 + (13 if any(moved) else 4) / width, at / height)
+        how: Any = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False, "arrowprops": arrow}
+        axes.annotate(end.text, (end.x, end.y), place, color=end.color, size=size, **how)

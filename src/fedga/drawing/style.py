@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,37 +46,6 @@ _ANONYMOUS = {  # what matplotlib would write of itself and of the time, which c
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
-_RC: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
-    "font.size": FONT,
-    "axes.titlesize": FONT,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelsize": FONT,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": TEXT,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.unicode_minus": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "text.color": TEXT,
-    "text.parse_math": False,  # a dollar in the name of a class is a dollar
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.frameon": False,
-    "legend.fontsize": FONT,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "svg.fonttype": "path",
-    "svg.hashsalt": "fedga",  # otherwise ids in the file are random
-    "pdf.fonttype": 42,  # TrueType: publishers refuse matplotlib's own Type 3
 }
 
 
@@ -163,23 +133,26 @@ def drawing() -> Iterator[None]:
         import matplotlib
     except ImportError:
         raise needs_extra("matplotlib", "report", "drawing pictures") from None
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(_settings()):
         yield
 
 
+@cache
+def _settings() -> Any:
+    import matplotlib
+
+    return matplotlib.rc_params_from_file(Path(__file__).with_name("fedga.mplstyle"), use_default_template=False)
+
+
 def save(figure: Figure, path: str | os.PathLike[str], kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Write ``path`` + ``.png`` and so on, each whole or not at all; the same figure is the same bytes.
-
-    ``kinds`` are of ``png``, ``svg`` and ``pdf``.
-    """
-    return [_write(figure, Path(f"{os.fspath(path)}.{kind}"), kind) for kind in kinds]
-
-
-def _write(figure: Figure, path: Path, kind: str) -> Path:
-    drawn = io.BytesIO()
-    with drawing():
-        figure.savefig(drawn, format=kind, dpi=DPI, metadata=_ANONYMOUS[kind])
-    try:
-        return write_whole(path, drawn.getvalue())
-    except OSError as error:
-        raise FedGAError(f"the picture {str(path)!r} cannot be written: {error.strerror or error}") from error
+    """Write ``path`` + ``.png``, ``.svg`` or ``.pdf``, each whole or not at all; the same figure is the same bytes."""
+    written = [Path(f"{os.fspath(path)}.{kind}") for kind in kinds]
+    for file, kind in zip(written, kinds, strict=True):
+        drawn = io.BytesIO()
+        with drawing():
+            figure.savefig(drawn, format=kind, dpi=DPI, metadata=_ANONYMOUS[kind])
+        try:
+            write_whole(file, drawn.getvalue())
+        except OSError as error:
+            raise FedGAError(f"the picture {str(file)!r} cannot be written: {error.strerror or error}") from error
+    return written

@@ -62,9 +62,8 @@ def _averaged(column: MetricColumn) -> MetricColumn:
     return replace(column, name=name, title=title, heading=heading, measured_on=AVERAGED_MODEL)
 
 
-COLUMNS: Mapping[str, MetricColumn] = {
-    column.name: column for column in (*_OF_MODELS, *map(_averaged, _OF_MODELS), *_OF_CLIENTS)
-}
+_EVERY = (*_OF_MODELS, *map(_averaged, _OF_MODELS), *_OF_CLIENTS)
+COLUMNS: Mapping[str, MetricColumn] = {column.name: column for column in _EVERY}
 
 
 def metric_column(name: str) -> MetricColumn:

@@ -27,12 +27,16 @@ def asymmetry_bars(asymmetry: Tensor, names: Sequence[str], axes: Axes | None) -
     bottom = min(1 / _LEAST_SPREAD, finite.min(initial=1) / _MARGIN)
     drawn = np.clip(np.nan_to_num(values, nan=1.0, posinf=top), bottom, top)
     with drawing():
+        from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
         axes = own_axes() if axes is None else axes
         axes.set_yscale("log")
         axes.bar(range(len(values)), drawn - 1, bottom=1, color=np.where(values > 1, LOST, GAINED), width=0.7)
         axes.axhline(1, color=TEXT, linewidth=1)
         axes.set_ylim(bottom, top)
-        _plain_numbers(axes)
+        axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
         _write(axes, drawn, ["no EA" if np.isnan(v) else "∞" if np.isinf(v) else f"{v:.2g}" for v in values], 1)
         _name_bars(axes, names)
         axes.set_ylabel("error asymmetry")
@@ -73,30 +77,15 @@ def _mean_line(axes: Axes, kind: str, members: np.ndarray[Any, Any], lost: np.nd
     first, last = np.flatnonzero(members)[[0, -1]]
     mean = lost[measured].mean()
     axes.hlines(mean, first - 0.45, last + 0.45, colors=TEXT, linestyles="dashed", linewidth=1)
-    axes.annotate(
-        f"{kind}: {mean:.1f}",
-        ((first + last) / 2, 1.0),
-        xycoords=("data", "axes fraction"),
-        ha="center",
-        va="bottom",
-        fontsize=FONT,
-    )
+    how: Any = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom", "fontsize": FONT}
+    axes.annotate(f"{kind}: {mean:.1f}", ((first + last) / 2, 1.0), **how)
 
 
 def _write(axes: Axes, heights: np.ndarray[Any, Any], texts: Sequence[str], base: float) -> None:
-    if len(texts) > _MOST_WRITTEN:
-        return
-    for place, (height, text) in enumerate(zip(heights, texts, strict=True)):
-        up = height >= base
-        axes.annotate(
-            text,
-            (place, height),
-            xytext=(0, 2 if up else -2),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if up else "top",
-            fontsize=SMALL,
-        )
+    how: Any = {"textcoords": "offset points", "ha": "center", "fontsize": SMALL}
+    for place, (height, text) in enumerate(zip(heights, texts, strict=True)) if len(texts) <= _MOST_WRITTEN else ():
+        offset, side = (2, "bottom") if height >= base else (-2, "top")
+        axes.annotate(text, (place, height), xytext=(0, offset), va=side, **how)
 
 
 def _name_bars(axes: Axes, names: Sequence[str]) -> None:
@@ -105,11 +94,3 @@ def _name_bars(axes: Axes, names: Sequence[str]) -> None:
     long = max(len(line) for name in names for line in name.split("\n")) > 60 // max(1, len(names))
     axes.set_xticks(list(places), [names[place] for place in places], rotation=60 if long else 0)
     axes.grid(visible=False, axis="x")
-
-
-def _plain_numbers(axes: Axes) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())

@@ -1,7 +1,4 @@
-"""The paper's experiments: as runs, as the sections of a report, and beside what the paper printed.
-
-This is the only door: nobody outside imports a module of this package.
-"""
+"""The paper's experiments: runs, sections of a report, printed numbers. Nobody outside imports a module of it."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedga.paper.binary import train_binary as train_binary
-    from fedga.paper.report.by_alpha import tuning_picture as tuning_picture
+    from fedga.paper.report.pictures import tuning_picture as tuning_picture
     from fedga.paper.report.scores import MOMENTS as MOMENTS
     from fedga.paper.report.sections import paper_commands as paper_commands
     from fedga.paper.report.sections import sections_of as sections_of
@@ -27,27 +24,18 @@ if TYPE_CHECKING:
     from fedga.paper.runs import remember as remember
 
 _HOMES = {
-    "runs": (
-        "EXPERIMENTS",
-        "LEARNING_RATES",
-        "SCALES",
-        "Experiment",
-        "Scope",
-        "all_runs",
-        "experiments_in",
-        "remember",
-    ),
-    "binary": ("train_binary",),
-    "report.by_alpha": ("tuning_picture",),
-    "report.scores": ("MOMENTS",),
-    "report.sections": ("paper_commands", "sections_of"),
-    "report.tuning": ("chosen_rates", "tuning_headline", "tuning_table"),
+    "runs": "EXPERIMENTS LEARNING_RATES SCALES Experiment Scope all_runs experiments_in remember",
+    "binary": "train_binary",
+    "report.pictures": "tuning_picture",
+    "report.scores": "MOMENTS",
+    "report.sections": "paper_commands sections_of",
+    "report.tuning": "chosen_rates tuning_headline tuning_table",
 }
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             globals()[name] = value = getattr(import_module(f"fedga.paper.{module}"), name)
             return value
     raise AttributeError(f"module 'fedga.paper' has no attribute {name!r}")

@@ -107,12 +107,15 @@ def binary_runs(
     chosen = [_of_class(dataset, number) for number in (negative, positive)]
     if positive == negative or not seeds or epochs < 1:
         raise FedGAError("binary runs need two different classes, one seed or more and one epoch or more")
-    features = [part.numpy() for part in _components(chosen)]
+    together = torch.cat(chosen)
+    centred = together - together.mean(0)
+    _, directions = torch.linalg.eigh(centred.T @ centred)  # by ascending variance; more would only cost time
+    features = [(samples @ directions[:, -_COMPONENTS:]).numpy() for samples in chosen]
     runs = []
     for ratio in ratios:
         counts = _counts(ratio, min(len(features[0]), most), len(features[1]))
         samples = torch.stack([_draw(features, counts, seed) for seed in seeds])
-        missed, false_alarm = _descend(_scaled(samples), counts, epochs)
+        missed, false_alarm = _descend(samples, counts, epochs)
         names = (dataset.name, dataset.class_names[positive], dataset.class_names[negative])
         for at, loss in enumerate(LOSSES):
             errors = (missed[:, at].numpy(), false_alarm[:, at].numpy())
@@ -132,14 +135,6 @@ def _of_class(dataset: Dataset, number: int) -> Tensor:
     return torch.as_tensor(inputs.reshape(len(inputs), -1) / scale, dtype=torch.float64)
 
 
-def _components(classes: Sequence[Tensor]) -> list[Tensor]:
-    """The first principal components of both classes: what is left out would only cost time."""
-    samples = torch.cat(list(classes))
-    centred = samples - samples.mean(0)
-    _, directions = torch.linalg.eigh(centred.T @ centred)  # by ascending variance
-    return [samples @ directions[:, -_COMPONENTS:] for samples in classes]
-
-
 def _counts(ratio: float, negatives: int, positives: int) -> tuple[int, int]:
     """N_0 and N_1: as many samples as there are, in a proportion as near to the ratio as they allow."""
     if not ratio >= 1:
@@ -156,16 +151,12 @@ def _draw(features: Sequence[np.ndarray], counts: tuple[int, int], seed: int) ->
     return torch.as_tensor(np.concatenate([of_class[order[:number]] for of_class, order, number in parts]))
 
 
-def _scaled(samples: Tensor) -> Tensor:
-    """``[seeds, samples, components]`` of mean 0, and of variance 1 in the direction in which they vary most."""
-    centred = samples - samples.mean(1, keepdim=True)
-    largest = torch.linalg.matrix_norm(centred, ord=2) / samples.shape[1] ** 0.5
-    return centred / torch.where(largest > 0, largest, 1.0)[:, None, None]
-
-
 def _descend(samples: Tensor, counts: tuple[int, int], epochs: int) -> tuple[Tensor, Tensor]:
     """The two mean errors before training and after every epoch: twice ``[seeds, losses, epochs + 1]``."""
     seeds, number, components = samples.shape
+    samples = samples - samples.mean(1, keepdim=True)  # then of variance 1 in the direction in which they vary most
+    largest = torch.linalg.matrix_norm(samples, ord=2) / number**0.5
+    samples = samples / torch.where(largest > 0, largest, 1.0)[:, None, None]
     targets = torch.cat([torch.zeros(counts[0]), torch.ones(counts[1])]).double().expand(seeds, number)
     weights = torch.zeros(seeds, components, len(LOSSES), dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(seeds, 1, len(LOSSES), dtype=torch.float64, requires_grad=True)

@@ -11,7 +11,8 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,12 @@ DATASETS = ("mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet")
 ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0)
 ALGORITHMS = ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga")
 COLUMNS = (*ALGORITHMS, "fedga-batch")  # the authors' program counts classes per batch: a column of its own
-READINGS = ("fedavg", "fedga", "fedga-batch", *(f"fedga:variant={name}" for name in ("aligned", "clamped", "through")))
 SEEDS = (0, 1, 2, 3, 4)
-LEARNING_RATES = (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
 SCALES = ("quick", "full")
 BEYOND = "beyond the paper"
 FILE_NAME = "paper.jsonl"
 _DIGEST = "sha256"
+_LISTS = ("datasets", "alphas", "seeds", "algorithms")
 _MOST_VALUES = 1000  # in one list of a note
 
 _QUICK_DATASET, _QUICK_SEEDS = "digits", (0, 1, 2)
@@ -86,7 +86,7 @@ class Experiment:
     name: str
     where: str
     shows: str
-    parts: tuple[RunGroup, ...] = (RunGroup(),)
+    parts: tuple[RunGroup, ...]
     datasets: tuple[str, ...] = DATASETS
     alphas: tuple[float, ...] = ALPHAS
     algorithms: tuple[str, ...] = COLUMNS
@@ -148,7 +148,7 @@ def _rounds(scale: str, part: RunGroup, dataset: str, alpha: float) -> int:
     return rounds * values["local_epochs"] // part.epochs if part.epochs else rounds
 
 
-def _axis_groups() -> Iterator[RunGroup]:
+def _axis_groups() -> Iterable[RunGroup]:
     """Each axis alone, and all but each: with none (the paper's setting) and all (the strong one) ten settings."""
     rarely_evaluated = {"evaluate_every": 10, "diagnose_every": 0}  # only where they end is asked
     for chosen in (*((name,) for name in AXES), *itertools.combinations(AXES, len(AXES) - 1)):
@@ -156,126 +156,21 @@ def _axis_groups() -> Iterator[RunGroup]:
         yield RunGroup(settings={**settings, **rarely_evaluated})
 
 
-_NO_SKEW = (
-    RunGroup(settings={"partition": "even"}, strongest=True, algorithms=("fedavg",)),
-    RunGroup("strong", {"partition": "even"}, strongest=True, algorithms=("fedavg", "fedga")),
-)
-_MEASURED = ("mnist", "cifar10", "svhn")
+def _read_experiments() -> dict[str, Experiment]:
+    text = Path(__file__).with_name("experiments.toml").read_text(encoding="utf-8")
+    found = {}
+    for name, table in tomllib.loads(text).items():
+        parts = [_axis_groups() if part == "axes" else [RunGroup(**_tuples(part))] for part in table.pop("parts", [{}])]
+        found[name] = Experiment(name, **_tuples(table), parts=tuple(itertools.chain(*parts)))
+    return found
 
-EXPERIMENTS: Mapping[str, Experiment] = {
-    each.name: each
-    for each in (
-        Experiment("table-main", "Table 1", "accuracy and macro F1 of every algorithm on every data set and α"),
-        Experiment(
-            "table-80", "supplement, Table 3", "the same at 80 % of the rounds", datasets=_MEASURED, algorithms=COLUMNS
-        ),
-        Experiment(
-            "table-speed",
-            "supplement, Table 4",
-            "rounds until 90 % and 80 % of FedAvg's best accuracy, and the speed-up",
-            datasets=_MEASURED,
-        ),
-        Experiment(
-            "figure-clients",
-            "Figures 2 and 6",
-            "class accuracy before and after local training, beside the clients' label counts",
-            datasets=("mnist",),
-            alphas=(0.1,),
-        ),
-        Experiment(
-            "figure-binary",
-            "Figure 3",
-            "binary error asymmetry over training: cross-entropy tends to r, gradient alignment to 1",
-            parts=(),
-            datasets=("mnist",),
-        ),
-        Experiment(
-            "figure-alphas",
-            "Figure 4",
-            "accuracy of FedAvg and FedGA under four levels of skew",
-            datasets=("cifar10",),
-            alphas=(0.05, 0.1, 0.5, 1.0),
-            algorithms=("fedavg", "fedga"),
-        ),
-        Experiment(
-            "figure-ea", "Figure 5", "EA ratio of the active clients over rounds", datasets=("cifar10",), alphas=(0.1,)
-        ),
-        Experiment(
-            "figure-curves",
-            "Figure 7",
-            "accuracy over rounds with the deviation over seeds",
-            datasets=("svhn",),
-            alphas=(0.5,),
-        ),
-        Experiment(
-            "figure-labels",
-            "supplement, Figures 1 and 2",
-            "label distribution of the first 30 clients for α = 0.5 and 0.05",
-            parts=(RunGroup(algorithms=("fedavg",)),),
-            datasets=("cifar10",),
-            alphas=(0.5, 0.05),
-            seeds=(0,),
-        ),
-        Experiment(
-            "figure-zoom",
-            "supplement, Figures 3 to 5",
-            "the first 10 or 100 rounds",
-            datasets=("mnist", "svhn"),
-            alphas=(1.0, 10.0),
-        ),
-        Experiment(
-            "figure-adam",
-            "supplement, Figures 6 to 8",
-            "Adam as the clients' optimiser",
-            parts=(RunGroup(settings={"optimizer": "adam", "lr": 0.001}),),
-            datasets=("cifar100",),
-            alphas=(0.1, 1.0, 10.0),
-            algorithms=ALGORITHMS,
-        ),
-        Experiment(
-            "figure-epochs",
-            "supplement, Figures 9 to 11",
-            "2, 5 and 10 local epochs at equal total work",
-            parts=(RunGroup(), RunGroup(epochs=5), RunGroup(epochs=10)),
-            datasets=("cifar10",),
-            alphas=(0.5,),
-            algorithms=ALGORITHMS,
-        ),
-        Experiment(
-            "tuning",
-            "supplement, hyper-parameters",
-            "grid search of the learning rate on FedAvg, as `fedga tune` does it",
-            parts=tuple(RunGroup(settings={"lr": rate}, algorithms=("fedavg",)) for rate in LEARNING_RATES),
-            seeds=(0,),
-        ),
-        Experiment(
-            "readings",
-            "Eq. (10), and the momentum of the text",
-            "what other readings of the paper's equations and text come to",
-            parts=(RunGroup(algorithms=READINGS), RunGroup(settings={"momentum": 0.9}, algorithms=("fedavg", "fedga"))),
-            datasets=("mnist",),
-            alphas=(0.05, 0.5),
-            algorithms=("fedavg", "fedga"),
-        ),
-        Experiment(
-            "strong",
-            BEYOND,
-            "the strong setting, and the same samples partitioned evenly: the line without skew",
-            parts=(RunGroup(algorithms=("fedavg", "fedga")), RunGroup("strong"), *_NO_SKEW),
-            datasets=_MEASURED,
-            algorithms=("fedavg", "fedntd", "fedga"),
-        ),
-        Experiment(
-            "beyond",
-            BEYOND,
-            "what each axis of the strong setting does alone and together, for FedAvg and FedGA",
-            parts=(RunGroup(), RunGroup("strong"), *_axis_groups(), *_NO_SKEW),
-            datasets=_MEASURED,
-            alphas=(0.05,),
-            algorithms=("fedavg", "fedga"),
-        ),
-    )
-}
+
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+
+
+EXPERIMENTS: Mapping[str, Experiment] = _read_experiments()
+LEARNING_RATES = tuple(part.settings["lr"] for part in EXPERIMENTS["tuning"].parts)
 
 
 def experiments_in(name: str, scope: Scope) -> list[Experiment]:
@@ -299,11 +194,11 @@ def remember(folder: Path, experiments: Iterable[Experiment], scope: Scope) -> N
     """Note in the folder what was asked of it, for its report: lines that are only ever added, by any process."""
     known = asked(folder)
     names = [each.name for each in experiments if scope not in known.get(each.name, ())]
-    lines = (_line({"experiment": name, **dataclasses.asdict(scope)}) for name in names)
+    notes = [{"experiment": name, **dataclasses.asdict(scope)} for name in names]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in lines))
+            file.writelines(json.dumps({**note, _DIGEST: _digest(note)}, ensure_ascii=False) + "\n" for note in notes)
     except OSError as error:
         raise FedGAError(f"{str(folder)!r} cannot be written to ({error.strerror}): give another --out") from None
 
@@ -314,8 +209,7 @@ def asked(folder: Path) -> dict[str, tuple[Scope, ...]]:
     found: dict[str, tuple[Scope, ...]] = {}
     try:
         for line in read_text(path).splitlines():
-            values = _checked(json.loads(line))
-            name, scope = values["experiment"], _scope(values)
+            name, scope = _read_note(json.loads(line))
             if name in EXPERIMENTS:
                 found[name] = tuple(dict.fromkeys((*found.get(name, ()), scope)))
     except FedGAError:
@@ -327,27 +221,18 @@ def asked(folder: Path) -> dict[str, tuple[Scope, ...]]:
     return found
 
 
-def _line(values: dict[str, Any]) -> str:
-    """A note with a digest of what it says."""
-    return json.dumps({**values, _DIGEST: _digest(values)}, ensure_ascii=False)
-
-
-def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """A note as it was written; those of version 0.1 have no digest."""
+def _read_note(values: dict[str, Any]) -> tuple[str, Scope]:
+    """Experiment and scope as they were written; notes of version 0.1 have no digest."""
     digest = values.pop(_DIGEST, None)
-    if set(values) != {"experiment", *(field.name for field in dataclasses.fields(Scope))}:
+    if set(values) != {"experiment", "scale", *_LISTS}:
         raise ValueError("a line has other entries than these notes have")
     if digest not in (None, _digest(values)):
         raise ValueError("a line does not match its digest")
-    return values
+    lists = {key: tuple(values[key]) for key in _LISTS}
+    if max(map(len, lists.values())) > _MOST_VALUES:
+        raise ValueError(f"a line lists more than {_MOST_VALUES:,} values")
+    return values["experiment"], Scope(str(values["scale"]), **lists)
 
 
 def _digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _scope(values: Mapping[str, Any]) -> Scope:
-    lists = {key: tuple(values[key]) for key in ("datasets", "alphas", "seeds", "algorithms")}
-    if max(map(len, lists.values())) > _MOST_VALUES:
-        raise ValueError(f"a line lists more than {_MOST_VALUES:,} values")
-    return Scope(str(values["scale"]), **lists)

@@ -1,4 +1,1 @@
-"""Pictures and tables of results.
-
-Importing this needs numpy and rich alone: matplotlib loads when a picture is drawn.
-"""
+"""Pictures and tables of results; matplotlib loads when a picture is drawn."""

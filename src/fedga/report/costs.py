@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -71,10 +71,8 @@ def algorithms_table(
     """The rows of `algorithms_rows` for the terminal; a dash is nothing beyond FedAvg."""
     rows = algorithms_rows(num_parameters, num_classes, algorithms)
     sources = ["\n".join(filter(None, [row["citation"], row["defined_in"]])) for row in rows]
-    names = [
-        Text(row["algorithm"], "bold").append(f"\n{source}", "not bold dim")
-        for row, source in zip(rows, sources, strict=True)
-    ]
+    pairs = zip(rows, sources, strict=True)
+    names = [Text(row["algorithm"], "bold").append(f"\n{source}", "not bold dim") for row, source in pairs]
     columns = [Column("algorithm", names)]
     columns += [Column(heading, [Text(text or "–") for text in texts]) for heading, texts in cost_columns(rows).items()]
     model = f"{model_name} ({num_parameters:,} parameters, {human_bytes(_FLOAT * num_parameters)})"
@@ -84,47 +82,24 @@ def algorithms_table(
 
 def cost_columns(rows: Sequence[Mapping[str, Any]], *, sized: bool = True) -> dict[str, list[str]]:
     """What stands below each heading, empty where it is nothing; ``sized``: whether the network's size is known."""
-    return {heading: [text(row, sized) for row in rows] for heading, text in _COST_TEXTS.items()}
+    ups = [(row["extra_up_bytes"], row["survey_up_bytes"]) for row in rows]
+    downs = [(row["extra_down_bytes"], row["survey_down_bytes"]) for row in rows]
+    samples = [row["server_samples_per_class"] for row in rows]
+    sizes = [f" ({human_bytes(row['client_keeps_bytes'])})" if sized and row["client_keeps"] else "" for row in rows]
+    return {
+        "extra up": [_bytes_text(up - asked, asked, "from every client") for up, asked in ups],
+        "extra down": [_bytes_text(*down, "to each client not active") for down in downs],
+        "extra forward passes": [row["extra_forward_passes"] for row in rows],
+        "a client keeps": [row["client_keeps"] + size for row, size in zip(rows, sizes, strict=True)],
+        "the server learns": [row["server_learns"] for row in rows],
+        "the server needs": [f"{number} samples of each class" if number else "" for number in samples],
+        "options": [" ".join(f"{name}={setting_text(of)}" for name, of in row["options"].items()) for row in rows],
+    }
 
 
 def _bytes_text(beyond: int, survey: int, whom: str) -> str:
     """Bytes of active clients, and of those that only answer a survey."""
-    asked = f"{human_bytes(survey)} {whom}" if survey else ""
-    return "; ".join(filter(None, [human_bytes(beyond), asked]))
-
-
-def _up(row: Mapping[str, Any], sized: bool) -> str:
-    survey = row["survey_up_bytes"]
-    return _bytes_text(row["extra_up_bytes"] - survey, survey, "from every client")
-
-
-def _down(row: Mapping[str, Any], sized: bool) -> str:
-    return _bytes_text(row["extra_down_bytes"], row["survey_down_bytes"], "to each client not active")
-
-
-def _kept(row: Mapping[str, Any], sized: bool) -> str:
-    size = f" ({human_bytes(row['client_keeps_bytes'])})" if sized and row["client_keeps"] else ""
-    return str(row["client_keeps"]) + size
-
-
-def _needed(row: Mapping[str, Any], sized: bool) -> str:
-    number = row["server_samples_per_class"]
-    return f"{number} samples of each class" if number else ""
-
-
-def _options(row: Mapping[str, Any], sized: bool) -> str:
-    return " ".join(f"{name}={setting_text(value)}" for name, value in row["options"].items())
-
-
-_COST_TEXTS: Mapping[str, Callable[[Mapping[str, Any], bool], str]] = {
-    "extra up": _up,
-    "extra down": _down,
-    "extra forward passes": lambda row, sized: row["extra_forward_passes"],
-    "a client keeps": _kept,
-    "the server learns": lambda row, sized: row["server_learns"],
-    "the server needs": _needed,
-    "options": _options,
-}
+    return "; ".join(filter(None, [human_bytes(beyond), f"{human_bytes(survey)} {whom}" if survey else ""]))
 
 
 def human_bytes(number: int) -> str:

@@ -60,11 +60,8 @@ def deviation(values: np.ndarray) -> float:
 
 def median(values: np.ndarray) -> float:
     """Median of the values that are not NaN; an infinite EA ratio is a value. NaN if there are none."""
-    known = np.sort(values[~np.isnan(values)])
-    if not len(known):
-        return np.nan
-    low, high = known[(len(known) - 1) // 2], known[len(known) // 2]
-    return float(low if low == high else (low + high) / 2)
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else np.nan
 
 
 def curves_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
@@ -94,10 +91,7 @@ def curves_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
 def read_curves(
     folder: str | os.PathLike[str], run_ids: Collection[str] | None = None, settings: Collection[str] = ()
 ) -> list[Curve]:
-    """All runs of a results folder, those without a result too; only ``run_ids`` where given.
-
-    ``settings``: fields that each curve has besides those that distinguish the runs.
-    """
+    """All runs of a folder, or ``run_ids``; ``settings``: fields of curves besides those that tell runs apart."""
     with reading(Path(folder)) as connection:
         runs = [run for run in read_runs(connection) if run_ids is None or run.run_id in run_ids]
         named = (*(name for name in IDENTITY if name != "seed"), *telling_fields(runs), *settings)

@@ -1,8 +1,4 @@
-"""What a report is made of, whoever shows it: tables and figures as values, grouped in sections with words.
-
-A terminal, a page, LaTeX, Markdown and CSV all show the same `Table`; a page and the three picture formats the same
-`Picture`.
-"""
+"""What a report is made of, whoever shows it: tables and pictures as values, grouped in sections."""
 
 from __future__ import annotations
 

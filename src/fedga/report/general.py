@@ -36,11 +36,8 @@ def general_pictures(folder: Path, curves: Sequence[Curve], specs: Sequence[RunS
 def _clients(folder: Path, specs: Sequence[RunSpec]) -> list[Picture]:
     """The clients of a round before and after local training: one run per algorithm, of the first data set and α."""
     first = specs[0]
-    alike = [
-        spec
-        for spec in specs
-        if (spec.dataset, spec.partition, spec.alpha) == (first.dataset, first.partition, first.alpha)
-    ]
+    place = (first.dataset, first.partition, first.alpha)
+    alike = [spec for spec in specs if (spec.dataset, spec.partition, spec.alpha) == place]
     drawn = []
     with Store(folder) as store:
         kept = store.partitions()

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from fedga.engine.profile import PHASES, Stopwatch
 from fedga.report.terminal import Column, TitledTable, make_table
+from fedga.report.words import plural
 
 _BAR = 20  # cells of a phase that takes all the time
 
@@ -38,13 +39,13 @@ def _title(watch: Stopwatch) -> str:
     kind = "steady round" if watch.steady.rounds else "warm-up round"
     runs = stage.run_rounds / max(stage.rounds, 1)
     at_once = f"{runs:g} run" if runs == 1 else f"{round(runs, 1):g} runs at once"
-    place = f"{device}, {_count(torch.get_num_threads(), 'thread')}" if device == "cpu" else device
-    return f"Where the time went: {_count(stage.rounds, kind)} of {at_once}, on {place}"
+    place = f"{device}, {plural(torch.get_num_threads(), 'thread')}" if device == "cpu" else device
+    return f"Where the time went: {plural(stage.rounds, kind)} of {at_once}, on {place}"
 
 
 def _caption(watch: Stopwatch) -> list[str]:
     stage, first = watch.shown, watch.warm_up
-    warm_up = f"{_count(first.rounds, 'warm-up round')} {first.wall:.2f} s; " if watch.steady.rounds else ""
+    warm_up = f"{plural(first.rounds, 'warm-up round')} {first.wall:.2f} s; " if watch.steady.rounds else ""
     peaks = zip(watch.peak_memory().values(), ("resident", "on the GPU"), strict=True)
     memory = [f"{size / 2**20:,.0f} MiB {where}" for size, where in peaks if size is not None]
     return [
@@ -53,7 +54,3 @@ def _caption(watch: Stopwatch) -> list[str]:
         f"Peak memory: {', '.join(memory)}." if memory else "",
         "" if str(watch.device) == "cpu" else "Every phase waited for the GPU: runs without --profile are faster.",
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"

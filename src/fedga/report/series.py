@@ -1,7 +1,4 @@
-"""Runs grouped over seeds, and series grouped by data set and α.
-
-A table and a picture of the same runs group them here, so that they say the same under the same names.
-"""
+"""Runs grouped over seeds, and series by data set and α: alike for a table and a picture of the same runs."""
 
 from __future__ import annotations
 
@@ -90,7 +87,8 @@ def make_panels(curves: Sequence[Curve]) -> list[Panel]:
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Curve]]] = {}
     for curve in curves:
         place = tuple(curve.settings.get(name) for name in _PANEL)
-        groups.setdefault(place, {}).setdefault(_identity(curve), []).append(curve)
+        identity = tuple((name, value) for name, value in curve.settings.items() if name not in _PANEL)
+        groups.setdefault(place, {}).setdefault(identity, []).append(curve)
     identities = sorted({identity for group in groups.values() for identity in group}, key=_order)
     settings = [dict(identity) for identity in identities]
     telling = telling_settings(settings)
@@ -122,10 +120,6 @@ def panels_with(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
     return panels
 
 
-def _identity(curve: Curve) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, value) for name, value in curve.settings.items() if name not in _PANEL)
-
-
 def _order(identity: tuple[tuple[str, Any], ...]) -> tuple[Any, ...]:
     settings = dict(identity)
     rest = tuple((value is not None, str(value)) for value in settings.values())
@@ -147,14 +141,14 @@ def telling_settings(series: Sequence[Mapping[str, Any]]) -> list[str]:
     varying = varying_settings(series)
     shown = [name for name in (*_PANEL, "preset") if name in varying]
     shown += ["algorithm"] if any("algorithm" in settings for settings in series) else []
+
+    def distinct(names: Sequence[str]) -> int:
+        return len({tuple(settings.get(name) for name in names) for settings in series})
+
     for name in varying:
-        if name not in shown and _distinct(series, [*shown, name]) > _distinct(series, shown):
+        if name not in shown and distinct([*shown, name]) > distinct(shown):
             shown.append(name)
     return shown
-
-
-def _distinct(series: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
-    return len({tuple(settings.get(name) for name in names) for settings in series})
 
 
 def _label(settings: Mapping[str, Any], shown: Sequence[str]) -> str:

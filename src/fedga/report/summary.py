@@ -17,31 +17,17 @@ from fedga.report.terminal import Column, TitledTable, full_width, least_width, 
 from fedga.store.records import METRICS
 
 Row = dict[str, Any]
-
-
-SUMMARY = tuple(
-    COLUMNS[name]
-    for name in (
-        "accuracy",
-        "averaged_accuracy",
-        "macro_f1",
-        "balanced_accuracy",
-        "ea_ratio",
-        "forgetting_rare",
-        "forgetting_missing",
-    )
-)
+_NAMED = ("dataset", "alpha", "preset", "server", "algorithm")
+_COUNTS = ("round", "runs", "seeds", "diverged", "unfinished")
+_DISPENSABLE = ("balanced_accuracy", "macro_f1", "forgetting_rare", "ea_ratio")  # where the terminal is too narrow
+_FIRST = ("accuracy", "averaged_accuracy", "macro_f1", "balanced_accuracy", "ea_ratio")
+SUMMARY = tuple(COLUMNS[name] for name in (*_FIRST, "forgetting_rare", "forgetting_missing"))
 
 
 def summary_metrics(curves: Iterable[Curve]) -> tuple[MetricColumn, ...]:
     """The columns of a summary of these runs: the built-in metrics, then those of the user's own that were measured."""
     found = sorted({name for curve in curves for name in curve.values}.difference(METRICS))
     return (*SUMMARY, *map(metric_column, sorted(found, key=lambda name: name.startswith(AVERAGED))))
-
-
-_NAMED = ("dataset", "alpha", "preset", "server", "algorithm")
-_COUNTS = ("round", "runs", "seeds", "diverged", "unfinished")
-_DISPENSABLE = ("balanced_accuracy", "macro_f1", "forgetting_rare", "ea_ratio")  # where the terminal is too narrow
 
 
 def summary_rows(curves: Sequence[Curve], metrics: Sequence[MetricColumn] = SUMMARY) -> list[Row]:
@@ -64,9 +50,7 @@ def _summary_row(panel: Panel, series: Series, metrics: Sequence[MetricColumn]) 
     numbers = (last, len(series.curves), len(complete), len(series.diverged), len(series.curves) - len(ended))
     row |= dict(zip(_COUNTS, numbers, strict=True))
     for metric in metrics:
-        values = [
-            curve.over_rounds(metric.name) if metric.over_rounds else curve.last(metric.name) for curve in complete
-        ]
+        values = [of.over_rounds(metric.name) if metric.over_rounds else of.last(metric.name) for of in complete]
         middle = median if metric.ratio else mean
         row[metric.name] = _known(middle(np.array(values)))
         if not metric.ratio:
@@ -81,10 +65,7 @@ def _known(value: float) -> float | None:
 def summary_table(
     curves: Sequence[Curve], metrics: Sequence[MetricColumn] = SUMMARY, *, width: int | None = None
 ) -> TitledTable:
-    """The summary for a terminal of ``width``: the best value of each metric, per data set and α, in bold.
-
-    What all rows share stands in the title. Metrics that no run has, and those there is no room for, are left out.
-    """
+    """The summary for a terminal of ``width``, the best in bold; what does not fit or nobody measured is left out."""
     rows = summary_rows(curves, metrics)
     no_settings = {*_COUNTS, *(f"{metric.name}{end}" for metric in metrics for end in ("", "_deviation"))}
     settings = [name for name in rows[0] if name not in no_settings] if rows else []
@@ -106,13 +87,9 @@ def summary_table(
     caption = "Mean ± standard deviation over seeds. Bold: best of its data set and α."
     caption += explanations(shown[name] for name in middle)
     caption += f" Left out, the terminal is too narrow: {', '.join(narrow)}." if narrow else ""
-    return make_table(
-        [*left, *middle.values(), *right],
-        title=_title(rows, [name for name in settings if name not in telling]),
-        caption=caption,
-        width=width,
-        sections=[at for at, row in enumerate(rows[:-1]) if _place(rows[at + 1]) != _place(row)],
-    )
+    title = _title(rows, [name for name in settings if name not in telling])
+    sections = [at for at, row in enumerate(rows[:-1]) if _place(rows[at + 1]) != _place(row)]
+    return make_table([*left, *middle.values(), *right], title=title, caption=caption, width=width, sections=sections)
 
 
 def _place(row: Row) -> tuple[Any, Any]:
@@ -120,20 +97,13 @@ def _place(row: Row) -> tuple[Any, Any]:
 
 
 def _cells(rows: Sequence[Row], metric: MetricColumn, gap: str) -> list[Text]:
-    """The column of a metric; ``gap`` stands before deviations.
-
-    What is printed like the best of its data set and α is bold: ties have no winner.
-    """
+    """The column of a metric, ``gap`` before deviations. All that print like the best of their place are bold."""
     cells = []
-    for group in _sections(rows):
+    for group in (list(of) for _, of in itertools.groupby(rows, _place)):
         values = [row[metric.name] for row in group if row[metric.name] is not None]
         best = number_text(metric.best(values), metric.ratio)
         cells += [_cell(row, metric, best, gap) for row in group]
     return cells
-
-
-def _sections(rows: Sequence[Row]) -> Iterable[list[Row]]:
-    return (list(group) for _, group in itertools.groupby(rows, _place))
 
 
 def _cell(row: Row, metric: MetricColumn, best: str, gap: str) -> Text:

@@ -7,24 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from fedga.report.costs import algorithms_rows, algorithms_table
+from fedga.report.costs import algorithms_rows as algorithms_rows
+from fedga.report.costs import algorithms_table as algorithms_table
 from fedga.report.series import setting_text
-from fedga.report.summary import SUMMARY, summary_rows, summary_table
+from fedga.report.summary import SUMMARY as SUMMARY
+from fedga.report.summary import summary_rows as summary_rows
+from fedga.report.summary import summary_table as summary_table
 from fedga.report.terminal import Column, TitledTable, make_table
 
 if TYPE_CHECKING:
     from fedga.spec.grid import Provenance
-
-__all__ = [
-    "SUMMARY",
-    "algorithms_rows",
-    "algorithms_table",
-    "settings_rows",
-    "settings_table",
-    "summary_rows",
-    "summary_table",
-    "values_text",
-]
 
 
 def settings_rows(provenance: Iterable[Provenance]) -> list[dict[str, str]]:
@@ -47,22 +39,12 @@ def values_text(values: Sequence[Any]) -> str:
 def settings_table(provenance: Iterable[Provenance], *, width: int | None = None) -> TitledTable:
     """What every setting is and who decided so; what the user gave stands out, defaults step back."""
     rows = settings_rows(provenance)
-    names = [
-        row["setting"] if at == 0 or row["setting"] != rows[at - 1]["setting"] else "" for at, row in enumerate(rows)
-    ]
-    styles = [_weight(row["source"]) for row in rows]
-    columns = [
-        Column(heading, [Text(text, style=style) for text, style in zip(texts, styles, strict=True)])
-        for heading, texts in (
-            ("setting", names),
-            ("value", [row["value"].replace(",", ", ") for row in rows]),
-            ("from", [row["source"] for row in rows]),
-        )
-    ]
+    lines, before = [], ""
+    for row in rows:
+        source = row["source"]
+        style = "dim" if source == "default" else "" if source.startswith(("default", "preset")) else "bold"
+        texts = ("" if row["setting"] == before else row["setting"], row["value"].replace(",", ", "), source)
+        lines.append([Text(text, style=style) for text in texts])
+        before = row["setting"]
+    columns = [Column(heading, [line[at] for line in lines]) for at, heading in enumerate(("setting", "value", "from"))]
     return make_table(columns, width=width)
-
-
-def _weight(source: str) -> str:
-    if source == "default":
-        return "dim"
-    return "" if source.startswith(("default", "preset")) else "bold"

@@ -1,7 +1,4 @@
-"""Tables and pictures as files: Markdown, LaTeX and CSV; PNG, SVG and PDF. And a table for the terminal.
-
-What is said of a single cell stands below the table, under a letter that the cell carries. CSV holds the values alone.
-"""
+"""Tables and pictures as files, tables for the terminal; notes on cells stand below the table under letters."""
 
 from __future__ import annotations
 
@@ -31,23 +28,13 @@ _COMMANDS = (
     r"- \pm \times \div \cdot \approx \neq \leq \geq \ll \gg \infty \rightarrow \surd \surd \times \sum \Sigma"
     r" \Delta ^2 \alpha \beta \gamma \varepsilon \eta \lambda \mu \mu \rho \sigma \tau < > |"
 )
+_WRITTEN = r"\textbackslash{} \textasciicircum{} \textasciitilde{} '' `` '' ` ' -- --- \ldots{} ~"
 _LATEX = {
     **{chr(code): " " for code in (*range(32), 127)},  # line ends, and what TeX refuses as invalid
     **{special: f"\\{special}" for special in "{}$&%#_"},
     **{special: f"{{{special}}}" for special in "[*"},  # which would belong to the line break before a row
     **{symbol: f"${command}$" for symbol, command in zip(_SYMBOLS, _COMMANDS.split(), strict=True)},
-    "\\": r"\textbackslash{}",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    '"': "''",
-    "“": "``",
-    "”": "''",
-    "‘": "`",
-    "’": "'",
-    "–": "--",
-    "—": "---",
-    "…": r"\ldots{}",
-    "\u00a0": "~",
+    **dict(zip('\\^~"“”‘’–—…\u00a0', _WRITTEN.split(), strict=True)),
 }
 
 
@@ -204,15 +191,13 @@ def _escape_markdown(text: str) -> str:
 
 
 def _markdown_cell(cell: Cell, marks: dict[str, str]) -> str:
-    text = _escape_markdown(cell.text)
-    text = f"**{text}**" if cell.bold else text
-    return text + (f" <sup>{marks[cell.note]}</sup>" if cell.note else "")
+    mark = f" <sup>{marks[cell.note]}</sup>" if cell.note else ""
+    return f"**{_escape_markdown(cell.text)}**{mark}" if cell.bold else _escape_markdown(cell.text) + mark
 
 
 def _latex_cell(cell: Cell, marks: dict[str, str]) -> str:
-    text = escape_latex(cell.text)
-    text = rf"\textbf{{{text}}}" if cell.bold else text
-    return text + (_latex_mark(marks[cell.note]) if cell.note else "")
+    mark = _latex_mark(marks[cell.note]) if cell.note else ""
+    return rf"\textbf{{{escape_latex(cell.text)}}}{mark}" if cell.bold else escape_latex(cell.text) + mark
 
 
 def _latex_mark(mark: str) -> str:

@@ -26,9 +26,7 @@ def _listed(flag: str, text: str) -> Any:
 
 
 def paper(
-    name: Annotated[
-        str | None, typer.Argument(help="An experiment, or all; none lists them.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="An experiment, or all; else a list.", show_default=False)] = None,
     scale: Annotated[str, typer.Option("--scale", help="full: as published; quick: minutes, embedded data.")] = "full",
     datasets: Annotated[str | None, _listed("--datasets", "data sets, else the experiment's own")] = None,
     alphas: Annotated[str | None, _listed("--alphas", "Dirichlet concentrations, else the experiment's own")] = None,
@@ -37,14 +35,10 @@ def paper(
     at: Annotated[str, typer.Option("--at", help="Moment of the printed table: last, 80 (%) or mean.")] = "last",
     data_dir: DataDir = None,
     device: Device = None,
-    out_dir: Annotated[
-        Path | None, own_option("--out", "Folder for results, else paper-SCALE; the same continues.")
-    ] = None,
+    out_dir: Annotated[Path | None, own_option("--out", "Folder, else paper-SCALE; the same continues.")] = None,
     threads: Threads = None,
     track: Track = None,
-    report: Annotated[
-        bool, own_option("--report/--no-report", "Write tables, figures and the page at the end.")
-    ] = True,
+    report: Annotated[bool, own_option("--report/--no-report", "Write tables, figures and page at the end.")] = True,
 ) -> None:
     """Every table and figure of the FedGA paper, beside what it printed.
 
@@ -60,13 +54,8 @@ def paper(
         return
     if at not in MOMENTS:
         raise unknown_name("moment of --at", at, MOMENTS)
-    scope = Scope(
-        scale,
-        _values("dataset", "--datasets", datasets),
-        _values("alpha", "--alphas", alphas),
-        _values("seed", "--seeds", seeds),
-        _values("algorithm", "--algorithms", algorithms),
-    )
+    written = {"dataset": datasets, "alpha": alphas, "seed": seeds, "algorithm": algorithms}
+    scope = Scope(scale, *(_values(setting, f"--{setting}s", text) for setting, text in written.items()))
     experiments = experiments_in(name, scope)
     if not experiments:
         raise FedGAError(
@@ -122,10 +111,9 @@ def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None, *, quick: bo
 
 
 def _print_list() -> None:
-    columns = [
-        Column(heading, [Text(getattr(each, field)) for each in EXPERIMENTS.values()])
-        for heading, field in (("name", "name"), ("in the paper", "where"), ("shows", "shows"))
-    ]
+    fields = {"name": "name", "in the paper": "where", "shows": "shows"}.items()
+    every = EXPERIMENTS.values()
+    columns = [Column(heading, [Text(getattr(each, field)) for each in every]) for heading, field in fields]
     caption = f"fedga paper NAME [--scale {'|'.join(SCALES)}]; fedga paper all runs all, each run once."
     out.print(make_table(columns, title="Experiments", caption=caption, width=out.width))
 

@@ -15,10 +15,7 @@ def report(
     out_file: Annotated[
         Path | None, typer.Option("--out", help="The page, else report.html in the folder.", metavar="FILE")
     ] = None,
-    files: Annotated[
-        bool,
-        typer.Option("--files", help="Also write every table and figure as a file."),
-    ] = False,
+    files: Annotated[bool, typer.Option("--files", help="Also write every table and figure as a file.")] = False,
 ) -> None:
     """Write one HTML file with everything in a results folder: tables and interactive charts.
 

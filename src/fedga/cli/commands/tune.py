@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_opt
 from fedga.errors import FedGAError
 from fedga.paper import LEARNING_RATES
 from fedga.spec.grid import build_sweep, parse_list
-from fedga.spec.settings import SETTINGS, RunSpec
+from fedga.spec.settings import SETTINGS, RunSpec, parse_algorithm
 
 DEFAULT_RATES = ",".join(f"{rate:g}" for rate in LEARNING_RATES)
 
@@ -49,6 +50,8 @@ def tune(
 
         fedga tune --dataset mnist --alpha 0.1,1 --lr 1,0.1,0.01 --then fedavg,fedntd,fedga
     """
+    from fedga.algorithms import make_algorithm
+
     written = {"dataset": dataset, "alpha": alpha, "seed": seeds, "preset": preset, "optimizer": optimizer}
     written |= {"model": model, "rounds": rounds, "lr": lr, "algorithm": on}
     given = {name: parse_list(name, text) for name, text in written.items() if text is not None}
@@ -58,7 +61,9 @@ def tune(
         if len(given.get(name, ())) > 1:
             raise FedGAError(f"{SETTINGS[name].flag} lists several values: a rate is chosen for one, so give one")
     given.setdefault("dataset", ["digits"])
-    others = [] if then is None else _known(parse_list("algorithm", then))
+    others = [] if then is None else parse_list("algorithm", then)
+    for name, options in map(parse_algorithm, others):  # each can be made: known before the search, not after it
+        make_algorithm(name, **dict(options))
     sweep = build_sweep(given)
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = out_dir or default_folder(sweep.runs).with_name(f"tune-{default_folder(sweep.runs).name}")
@@ -68,17 +73,6 @@ def tune(
     if others and chosen:
         _go_on(folder, prepared.specs, chosen, others, program)
     say(f"a page of it: fedga report {folder}")
-
-
-def _known(algorithms: Sequence[str]) -> Sequence[str]:
-    """The algorithms, after each has shown that it can be made: before the search, not after it."""
-    from fedga.algorithms import make_algorithm
-    from fedga.spec.settings import parse_algorithm
-
-    for text in algorithms:
-        name, options = parse_algorithm(text)
-        make_algorithm(name, **dict(options))
-    return algorithms
 
 
 def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | None], float]:
@@ -109,17 +103,12 @@ def _go_on(
 ) -> None:
     """The listed algorithms, each with the rate that was chosen for its data set and α."""
     from fedga.cli.summary import print_summary
+    from fedga.spec.presets import algorithm_defaults
 
     best = [spec for spec in specs if chosen.get((spec.dataset, spec.alpha)) == spec.lr]
-    runs = [_of_algorithm(spec, algorithm) for spec in best for algorithm in algorithms]
+    runs = []
+    for spec, algorithm in itertools.product(best, algorithms):  # with the paper's options for it on these data
+        options = algorithm_defaults(spec.dataset, parse_algorithm(algorithm)[0])
+        runs.append(replace(spec, algorithm=algorithm, algorithm_options=options))
     train(prepare(runs, program), folder, program, axes=("lr",))
     print_summary(folder, {spec.run_id for spec in runs}, out)
-
-
-def _of_algorithm(spec: RunSpec, algorithm: str) -> RunSpec:
-    """The same run of another algorithm, with the options that the paper sets for it on these data."""
-    from fedga.spec.presets import algorithm_defaults
-    from fedga.spec.settings import parse_algorithm
-
-    options = algorithm_defaults(spec.dataset, parse_algorithm(algorithm)[0])
-    return replace(spec, algorithm=algorithm, algorithm_options=options)

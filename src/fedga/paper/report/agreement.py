@@ -17,7 +17,7 @@ from fedga.report.curves import Curve, mean
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import Panel, Series
 from fedga.report.summary import number_text
-from fedga.report.words import listed
+from fedga.report.words import grouped, listed, signed
 from fedga.spec.catalog import dataset_name
 from fedga.spec.presets import preset_settings
 from fedga.spec.settings import SETTINGS
@@ -130,10 +130,7 @@ def is_papers(settings: Mapping[str, Any], dataset: str, alpha: float | None) ->
 
 
 def compare(curves: Sequence[Curve], which: str = "at_80", *, metric: str = "accuracy", at: str = "80") -> Agreement:
-    """Every cell that the printed table ``which`` ("main" or "at_80") has too.
-
-    Runs of another setting than the paper's reproduce nothing and are left out.
-    """
+    """Every cell that the printed table ``which`` has too, of runs in the paper's setting."""
     reading = Reading(metric, at)
     every = [(panel, series) for panel in paper_panels(curves) for series in panel.series]
     kept = [of.curves for panel, of in every if is_papers(of.settings, panel.dataset, panel.alpha)]
@@ -154,14 +151,9 @@ def agreement_table(agreement: Agreement) -> Table:
     for cell in agreement.cells:
         text = agreement.printed_text(cell, score_text(cell.printed.mean, cell.printed.deviation))
         within = Cell("yes" if cell.within else "no", str(cell.within).lower()) if cell.comparable else Cell(NOTHING)
-        cells = (
-            Cell(cell.series.label, cell.series.algorithm),
-            cell.ours.cell(),
-            Cell(text, cell.printed.mean, deviation=cell.printed.deviation),
-            _signed(cell.difference, 3),
-            _signed(cell.deviations, 1),
-            within,
-        )
+        printed = Cell(text, cell.printed.mean, deviation=cell.printed.deviation)
+        apart = (_signed(cell.difference, 3), _signed(cell.deviations, 1))
+        cells = (Cell(cell.series.label, cell.series.algorithm), cell.ours.cell(), printed, *apart, within)
         rows.append((cell.panel, cells))
     heading = agreement.reading.heading
     title = f"{heading[:1].upper()}{heading[1:]} here and in {TABLES[agreement.which]}"
@@ -170,10 +162,7 @@ def agreement_table(agreement: Agreement) -> Table:
 
 
 def _signed(value: float, decimals: int) -> Cell:
-    if math.isnan(value):
-        return Cell(NOTHING)
-    text = f"{value:+.{decimals}f}"
-    return Cell(text[1:] if float(text) == 0 else text.replace("-", "−"), value)
+    return Cell(signed(value, decimals), None if math.isnan(value) else value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,14 +210,9 @@ def kendall_tau(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def rankings(agreement: Agreement) -> list[Ranking]:
-    """One per data set and α with two algorithms or more to rank.
-
-    The second way to count FedGA's classes has no printed number of its own: it ranks where the first is missing.
-    """
-    places: dict[tuple[str, float | None], list[Comparison]] = {}
-    for cell in agreement.cells:
-        if cell.ours.known:
-            places.setdefault((cell.panel.dataset, cell.panel.alpha), []).append(cell)
+    """One per data set and α with two algorithms to rank; of both ways to count FedGA's classes, the first there is."""
+    known = [cell for cell in agreement.cells if cell.ours.known]
+    places = grouped(known, lambda cell: (cell.panel.dataset, cell.panel.alpha))
     ranked = []
     for cells in places.values():
         present = {cell.series.algorithm for cell in cells}

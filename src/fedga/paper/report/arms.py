@@ -1,9 +1,4 @@
-"""Runs by what is switched on in them, and how far FedGA leads in each.
-
-Four axes change training: standardised pixels, momentum on the server, a falling rate and weight decay. The fifth, the
-model averaged over rounds on the server, is measured beside the last one in every run. The line without skew is
-`line_without_skew`.
-"""
+"""Runs by which of four axes are on in them, and how far FedGA leads; the averaged model is measured in every run."""
 
 from __future__ import annotations
 
@@ -17,7 +12,9 @@ import numpy as np
 from fedga.errors import FedGAError
 from fedga.paper.report.scores import MODELS, Reading, Score, never_left, score_of
 from fedga.paper.runs import AXES as CHANGES
+from fedga.report import words
 from fedga.report.curves import Curve, deviation
+from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_rank, place_name
 from fedga.spec.settings import RunSpec
 
@@ -31,17 +28,14 @@ NONE: frozenset[str] = frozenset()
 ALL = frozenset(AXES)
 SETTINGS = (NONE, *(frozenset({axis}) for axis in AXES), *(ALL - {axis} for axis in AXES), ALL)
 PLAIN, ALIGNED = ALGORITHMS = ("fedavg", "fedga")
-NO_SKEW = (
-    "No skew: the same samples partitioned evenly; the line is the best of FedAvg's and FedGA's last and "
-    "averaged models there."
-)
+NO_SKEW = "No skew: the same samples partitioned evenly; the line is the best of FedAvg's and FedGA's models there."
 _ERRORS = 2  # standard errors that a lead must exceed to be one
 _UNSEEN = ("seed", "evaluate_every", "diagnose_every")  # settings that leave a run's numbers comparable
 
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """The runs of one algorithm in one setting, which differ in their seed alone."""
+    """The runs of one algorithm in one setting."""
 
     dataset: str
     alpha: float | None
@@ -83,9 +77,9 @@ class Ablation:
         found = (arm for arm in self.arms if (arm.algorithm, arm.axes, arm.even) == (algorithm, axes, even))
         return next(found, None)
 
-    def score(self, algorithm: str, axes: frozenset[str], model: str) -> Score:
+    def score(self, algorithm: str, axes: frozenset[str], model: str, *, even: bool = False) -> Score:
         """A score without values where there is no such run."""
-        arm = self.find(algorithm, axes)
+        arm = self.find(algorithm, axes, even=even)
         return Score(()) if arm is None else arm.scores[model]
 
     def accuracy(self, algorithm: str, axes: frozenset[str], model: str) -> float:
@@ -109,10 +103,7 @@ class Ablation:
         return 100 * (self.accuracy(ALIGNED, axes, model) - self.accuracy(PLAIN, axes, model))
 
     def remains(self, axes: frozenset[str], model: str) -> float:
-        """The share of the lead in the paper's setting that is left.
-
-        NaN where that lead is none or noise, and where either algorithm does not train: it would be of failure.
-        """
+        """The share that is left of the lead in the paper's setting; NaN where that is noise or either fails."""
         lead = self.lead(NONE, "last")
         needed = [(one, *of) for one in ALGORITHMS for of in ((NONE, "last"), (axes, model))]
         compared = all(self.trains(*of) for of in needed)
@@ -147,10 +138,7 @@ class Ablation:
 
 
 def line_without_skew(even: Mapping[str, Sequence[Curve]]) -> Score:
-    """What could be reached: the best mean of either model of FedAvg or FedGA on the same samples, partitioned evenly.
-
-    ``even``: the runs without skew of one setting, by algorithm.
-    """
+    """What could be reached: the best mean of the runs without skew, ``even``, given by algorithm."""
     every = [score_of(even.get(name, ()), Reading(model=model)) for name in ALGORITHMS for model in MODELS]
     return max((one for one in every if one.known), key=lambda one: one.mean, default=Score(()))
 
@@ -166,10 +154,9 @@ def arms(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> list[Arm]:
         place = (spec.dataset, spec.alpha, spec.algorithm, axes_of(spec), spec.partition)
         pairs = zip(asdict(alike.setdefault(place, spec)).items(), asdict(spec).items(), strict=True)
         if differing := [name for (name, one), (_, other) in pairs if one != other and name not in _UNSEEN]:
-            raise FedGAError(
-                f"runs of {spec.algorithm} on {spec.dataset} have the same axes but differ in {', '.join(differing)}: "
-                "give those of one setting"
-            )
+            names = ", ".join(differing)
+            what = f"runs of {spec.algorithm} on {spec.dataset} have the same axes but differ in {names}"
+            raise FedGAError(f"{what}: give those of one setting")
         found.setdefault(place, []).append(curve)
     return [Arm(*place, tuple(sorted(of, key=lambda curve: curve.seed))) for place, of in found.items()]
 
@@ -186,9 +173,7 @@ def axes_of(spec: RunSpec) -> frozenset[str]:
 
 def ablations(of: Sequence[Arm]) -> list[Ablation]:
     """The arms by data set, in the paper's order, and α; those without runs under skew are left out."""
-    groups: dict[tuple[str, float | None], list[Arm]] = {}
-    for arm in of:
-        groups.setdefault((arm.dataset, arm.alpha), []).append(arm)
+    groups = grouped(of, lambda arm: (arm.dataset, arm.alpha))
     order = sorted(groups, key=lambda key: (dataset_rank(key[0]), key[1] is not None, key[1] or 0.0))
     found = [one for key in order if (one := Ablation(*key, tuple(groups[key]))).best]
     if not found:
@@ -197,11 +182,9 @@ def ablations(of: Sequence[Arm]) -> list[Ablation]:
 
 
 def seeds_text(of: Sequence[Ablation]) -> str:
-    """How many seeds the means are over: "one seed", "3 to 5 seeds"."""
-    found = {len(one.values) for place in of for arm in place.arms for one in arm.scores.values() if one.known}
-    if found <= {1}:
-        return "one seed"
-    return f"{min(found)} seeds" if len(found) == 1 else f"{min(found)} to {max(found)} seeds"
+    """How many seeds the means are over."""
+    scores = [one for place in of for arm in place.arms for one in arm.scores.values()]
+    return words.seeds_text(len(one.values) for one in scores if one.known)
 
 
 def setting_name(axes: frozenset[str]) -> str:
@@ -218,15 +201,8 @@ def setting_name(axes: frozenset[str]) -> str:
 
 
 def points(value: float) -> str:
-    """A difference in points, with its sign.
-
-    >>> points(2.34), points(-0.51), points(-0.01), points(float("nan"))
-    ('+2.3', '−0.5', '0.0', '–')
-    """
-    if not np.isfinite(value):
-        return "–"
-    text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+    """A difference in points, with its sign."""
+    return words.signed(value, 1)
 
 
 def share(value: float) -> str:

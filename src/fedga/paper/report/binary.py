@@ -12,6 +12,7 @@ from fedga.drawing.style import BAND, MUTED, SMALL, algorithm_color, drawing, sh
 from fedga.errors import FedGAError
 from fedga.paper.binary import LOSSES, BinaryRuns
 from fedga.report.summary import number_text
+from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_name
 
 if TYPE_CHECKING:
@@ -26,21 +27,19 @@ _NAMES = {(_PLAIN, "EA"): "cross-entropy", (_PLAIN, "sums"): "its sums", (_ALIGN
 
 
 def binary_picture(runs: Sequence[BinaryRuns], *, title: str = "") -> Figure:
-    """Error asymmetry over epochs, one panel per imbalance r: cross-entropy goes to r, gradient alignment to 1.
-
-    Dashed is the ratio of the errors' sums under cross-entropy, which goes to 1. A line is the mean over seeds, its
-    band goes from the lowest to the highest.
-    """
+    """Error asymmetry over epochs per imbalance r; dashed: of cross-entropy's summed errors."""
     if not runs:
         raise FedGAError("there are no binary runs to draw: give those of one imbalance or more")
-    panels = _panels(runs)
+    panels = list(grouped(runs, lambda run: run.counts).values())
+    middle = [values[:, 1:].mean(0) for run in runs for values in _drawn(run).values()]
+    reached = np.concatenate([*middle, [1.0], [run.ratio for run in runs]])
     with drawing():
         room = max(text_width(end.text, SMALL) for panel in panels for end in _ends(panel)) + 0.35
         size = PanelSize(2.9, 2.9, right=room)
         heading, caption = title or binary_headline(runs), _caption(runs[0])
         figure, axes = compose(1, len(panels), size, title=heading, caption=caption, least_width=7.0)
         for at, panel in zip(axes, panels, strict=True):
-            _draw(at, panel, _limits(runs))
+            _draw(at, panel, (float(reached.min()) / 1.4, 1.4 * float(reached.max())))
         axes[0].set_ylabel("missed over false alarm")
     return figure
 
@@ -54,14 +53,6 @@ def binary_headline(runs: Sequence[BinaryRuns]) -> str:
     return f"Error asymmetry ends {', '.join(parts)}"
 
 
-def _panels(runs: Sequence[BinaryRuns]) -> list[list[BinaryRuns]]:
-    """The runs by their imbalance, in the order given."""
-    groups: dict[tuple[int, int], list[BinaryRuns]] = {}
-    for run in runs:
-        groups.setdefault(run.counts, []).append(run)
-    return list(groups.values())
-
-
 def _drawn(run: BinaryRuns) -> dict[str, np.ndarray]:
     """The lines of one loss, ``[seeds, epochs + 1]``; the sums of gradient alignment go to no place of interest."""
     return {"EA": run.asymmetry} | ({"sums": run.cumulative} if run.loss == _PLAIN else {})
@@ -69,13 +60,6 @@ def _drawn(run: BinaryRuns) -> dict[str, np.ndarray]:
 
 def _reached(values: np.ndarray) -> str:
     return number_text(float(values[:, -1].mean()), significant=True)
-
-
-def _limits(runs: Sequence[BinaryRuns]) -> tuple[float, float]:
-    """The same for all panels."""
-    middle = [values[:, 1:].mean(0) for run in runs for values in _drawn(run).values()]
-    reached = np.concatenate([*middle, [1.0], [run.ratio for run in runs]])
-    return float(reached.min()) / 1.4, 1.4 * float(reached.max())
 
 
 def _ends(panel: Sequence[BinaryRuns]) -> list[LineEnd]:

@@ -15,6 +15,7 @@ from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import Panel, Series, make_panels
 from fedga.report.summary import number_text
+from fedga.report.words import seeds_text
 from fedga.spec.catalog import dataset_name, dataset_rank
 
 METRICS = ("accuracy", "macro_f1")  # that the paper prints
@@ -82,8 +83,7 @@ class Score:
         return bool(self.values)
 
     @property
-    def mean_text(self) -> str:
-        """The mean as it is printed: those that print alike are level."""
+    def mean_text(self) -> str:  # those that print alike are level
         return number_text(self.mean)
 
     @property
@@ -113,14 +113,10 @@ def score(series: Series, reading: Reading) -> Score:
     """The score of a series: its finished runs are in the mean, those that diverged or go on are noted."""
     finished = [curve for curve in series.curves if curve.status == "done"]
     values = tuple(value for value in map(reading.of, finished) if math.isfinite(value))
-    return Score(values, _note(series, finished))
-
-
-def _note(series: Series, finished: Sequence[Curve]) -> str:
     total, diverged = len(series.curves), len(series.diverged)
     going, stuck = total - diverged - len(finished), sum(never_left(curve, finished) for curve in finished)
     counts = {"diverged": diverged, "unfinished": going, "never left the start plateau": stuck}
-    return "; ".join(f"{number} of {total} runs {what}" for what, number in counts.items() if number)
+    return Score(values, "; ".join(f"{number} of {total} runs {what}" for what, number in counts.items() if number))
 
 
 def never_left(curve: Curve, finished: Sequence[Curve]) -> bool:
@@ -187,7 +183,5 @@ def best_text(scores: Iterable[Score]) -> str | None:
 def _caption(numbers: set[int]) -> str:
     if not numbers:
         return "No run has such a number yet."
-    if numbers == {1}:
-        return "One seed. Bold: best of its row."
-    seeds = f"{max(numbers)} seeds" if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)} seeds"
-    return f"Mean over {seeds}, in brackets their standard deviation. Bold: best of its row."
+    over = f"Mean over {seeds_text(numbers)}, in brackets their standard deviation" if numbers != {1} else "One seed"
+    return f"{over}. Bold: best of its row."

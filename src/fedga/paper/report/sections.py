@@ -1,15 +1,11 @@
-"""From a results folder to the sections of its report: one per experiment of the paper that it holds.
-
-An experiment's section is a function below with the experiment's name in `SECTIONS`. It sees the runs of its own alone,
-whatever else the folder holds.
-"""
+"""The sections of a folder's report, one per experiment of the paper: each sees the runs of its own alone."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,15 +13,13 @@ from fedga.drawing.style import algorithm_rank, display_name
 from fedga.errors import FedGAError
 from fedga.paper.binary import read_binary_runs
 from fedga.paper.printed import STAND_IN, printed_score
-from fedga.paper.report import by_alpha, pictures
+from fedga.paper.report import pictures
 from fedga.paper.report.agreement import agreement_summary, agreement_table, compare, ranking_table, rankings
 from fedga.paper.report.arms import arms
-from fedga.paper.report.beyond import beyond_headline, beyond_table
-from fedga.paper.report.beyond_picture import beyond_picture
+from fedga.paper.report.beyond import beyond_headline, beyond_picture, beyond_table, strong_headline, strong_table
 from fedga.paper.report.binary import binary_headline, binary_picture
 from fedga.paper.report.scores import MOMENTS, Reading, paper_table, score_table
 from fedga.paper.report.speed import speed_headline, speed_table
-from fedga.paper.report.strong import strong_headline, strong_table
 from fedga.paper.report.tuning import chosen_rates, tuning_headline, tuning_table
 from fedga.paper.runs import BEYOND, EXPERIMENTS, Experiment, Scope, all_runs, asked
 from fedga.report.curves import Curve, read_curves
@@ -33,7 +27,7 @@ from fedga.report.documents import Cell, Picture, Section, Table
 from fedga.report.figures.clients import before_after_algorithms
 from fedga.report.general import as_file
 from fedga.report.tables import values_text
-from fedga.report.words import listed
+from fedga.report.words import grouped, listed
 from fedga.spec.catalog import dataset_name, place_name
 from fedga.spec.presets import preset_settings
 from fedga.spec.settings import RunSpec
@@ -77,11 +71,8 @@ def sections_of(folder: Path) -> list[Section]:
     """The sections of the experiments that ``fedga paper`` ran in this folder; none for any other folder."""
     found = asked(folder)
     sections = [section_of(folder, EXPERIMENTS[name], found[name]) for name in EXPERIMENTS if name in found]
-    rows = [
-        (Cell(each.name), Cell(each.shows), Cell(f"fedga paper {each.name}"))
-        for each in EXPERIMENTS.values()
-        if each.name not in found
-    ]
+    others = [each for each in EXPERIMENTS.values() if each.name not in found]
+    rows = [(Cell(each.name), Cell(each.shows), Cell(f"fedga paper {each.name}")) for each in others]
     if not sections or not rows:
         return sections
     title = "Experiments not run here"
@@ -91,12 +82,10 @@ def sections_of(folder: Path) -> list[Section]:
 
 def paper_commands(folder: Path, into: str) -> tuple[list[str], set[str]]:
     """The ``fedga paper`` commands that were asked of this folder, to train ``into`` another; the ids of their runs."""
-    by_scope: dict[Scope, list[str]] = {}
-    for name, scopes in asked(folder).items():
-        for scope in scopes:
-            by_scope.setdefault(scope, []).append(name)
+    pairs = [(scope, name) for name, scopes in asked(folder).items() for scope in scopes]
     commands, covered = [], set()
-    for scope, names in by_scope.items():
+    for scope, found in grouped(pairs, lambda pair: pair[0]).items():
+        names = [name for _, name in found]
         words = ["--scale", scope.scale]
         for kind in ("datasets", "alphas", "seeds", "algorithms"):
             values = getattr(scope, kind)
@@ -126,15 +115,13 @@ def section_of(folder: Path, experiment: Experiment, scopes: Sequence[Scope]) ->
     drawn, undrawn = [], []
     for picture in wanted:  # each once, for file and page alike; one with nothing to show must not take the page along
         try:
-            drawn.append(replace(picture, draw=partial(_same, picture.draw())))
+            draw = cache(picture.draw)
+            draw()
+            drawn.append(replace(picture, draw=draw))
         except FedGAError as error:
             undrawn.append(f'No picture of "{picture.title}": {error}.')
     words = [_scale_text(material), headline, *undrawn, missing if ended < len(specs) else ""]
     return Section(experiment.name, title, tuple(filter(None, words)), tuple(tables), tuple(drawn))
-
-
-def _same(figure: Figure) -> Figure:
-    return figure
 
 
 def _scale_text(material: Material) -> str:
@@ -298,7 +285,7 @@ def _epochs(material: Material) -> Content:
 def _tuning(material: Material) -> Content:
     """Runs of several scales have no common choice: the table has a row for each, and the picture says why not."""
     title = "Accuracy by learning rate, FedAvg"
-    picture = Picture("tuning", title, partial(by_alpha.tuning_picture, material.curves), alt=title)
+    picture = Picture("tuning", title, partial(pictures.tuning_picture, material.curves), alt=title)
     try:
         headline = tuning_headline(chosen_rates(material.curves))
     except FedGAError:
@@ -338,7 +325,7 @@ SECTIONS: Mapping[str, Callable[[Material], Content]] = {
     "table-speed": _speed,
     "figure-clients": _clients,
     "figure-binary": _binary,
-    "figure-alphas": _one_picture("alphas", "Accuracy under several levels of skew", by_alpha.alphas_picture),
+    "figure-alphas": _one_picture("alphas", "Accuracy under several levels of skew", pictures.alphas_picture),
     "figure-ea": _one_picture("client-ea", "EA ratio of the active clients", pictures.client_ea_picture),
     "figure-curves": _one_picture("curves", "Accuracy over rounds", pictures.curves_picture, titled=True),
     "figure-labels": _labels,

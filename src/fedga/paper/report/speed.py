@@ -47,10 +47,7 @@ class Reach:
 
 
 def reach(series: Series, baseline: Series, fraction: float) -> Reach:
-    """How soon the mean curve of a series came to ``fraction`` of FedAvg's best accuracy.
-
-    Only seeds that ended under both algorithms count, so that both are seen on the same draws.
-    """
+    """How soon the mean came to ``fraction`` of FedAvg's best, over the seeds that ended under both algorithms."""
     ours, theirs = (
         {curve.seed: curve for curve in of.curves if curve.status == "done" and len(curve.rounds)}
         for of in (series, baseline)
@@ -87,14 +84,10 @@ def speed_table(curves: Sequence[Curve], fraction: float = 0.9) -> Table:
     labels = series_labels(panels)
     lines = [line for panel in panels for line in _lines(panel, labels, fraction)]
     percent = f"{100 * fraction:g} %"
-    return Table(
-        f"rounds-to-{100 * fraction:g}",
-        f"Rounds to {percent} of FedAvg's best accuracy",
-        ("data set", "α", "from", *labels),
-        tuple((*place_cells(panel), *cells) for panel, cells in lines),
-        _caption(panels, percent),
-        dataset_breaks([panel for panel, _ in lines]),
-    )
+    title, headings = f"Rounds to {percent} of FedAvg's best accuracy", ("data set", "α", "from", *labels)
+    rows = tuple((*place_cells(panel), *cells) for panel, cells in lines)
+    breaks = dataset_breaks([panel for panel, _ in lines])
+    return Table(f"rounds-to-{100 * fraction:g}", title, headings, rows, _caption(panels, percent), breaks)
 
 
 def speed_headline(curves: Sequence[Curve], fraction: float) -> str:
@@ -132,15 +125,10 @@ def _lines(panel: Panel, labels: Sequence[str], fraction: float) -> list[tuple[P
     if printed:
         other = STAND_IN.get(panel.dataset)
         source = "printed" if other is None else f"{dataset_name(other)}, printed"
-        there = tuple(_printed_cell(printed.get(label)) for label in labels)
+        texts = {label: (f"{of.rounds} ({of.speedup:.2f}×)", of.rounds, of.bold) for label, of in printed.items()}
+        there = (Cell(*texts[label]) if label in texts else Cell(NOTHING) for label in labels)
         lines.append((panel, (Cell(source, source), *there)))
     return lines
-
-
-def _printed_cell(theirs: PrintedRounds | None) -> Cell:
-    if theirs is None:
-        return Cell(NOTHING)
-    return Cell(f"{theirs.rounds} ({theirs.speedup:.2f}×)", theirs.rounds, theirs.bold)
 
 
 def _caption(panels: Sequence[Panel], percent: str) -> str:

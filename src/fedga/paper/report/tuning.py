@@ -12,6 +12,7 @@ from fedga.paper.report.scores import Reading, score_of
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import setting_text, varying_settings
+from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_name, dataset_rank, place_name
 
 _LAST = Reading("accuracy", "last", "last")
@@ -39,26 +40,18 @@ class _Search:
 
 
 def chosen_rates(curves: Sequence[Curve]) -> dict[DatasetAlpha, float]:
-    """The best learning rate of every data set and α, the smaller of equal ones; none at which a run diverged.
-
-    Runs of one data set and α that differ in more than rate and seed have no common choice and are refused.
-    """
+    """The best rate of every data set and α, the smaller of equal ones; runs that differ in more are refused."""
     searches = _searches(curves)
     for place, differing in _differing(searches).items():
         if differing:
             flag = f"--{differing[0].replace('_', '-')}"
-            raise FedGAError(
-                f"the runs on {dataset_name(place[0])} differ in {', '.join(differing)}, not in their learning rate "
-                f"alone: give one value of {flag}"
-            )
+            what = f"differ in {', '.join(differing)}, not in their learning rate alone"
+            raise FedGAError(f"the runs on {dataset_name(place[0])} {what}: give one value of {flag}")
     return {search.place: search.chosen for search in searches if search.chosen is not None}
 
 
 def tuning_table(curves: Sequence[Curve]) -> Table:
-    """A row per data set and α, a column per learning rate: accuracy after the last round, the chosen one in bold.
-
-    Runs that differ in other settings too are rows of their own, named by these.
-    """
+    """A row per data set, α and what else differs, a column per rate: accuracy at the end, the chosen one in bold."""
     searches = _searches(curves)
     rates = sorted({rate for search in searches for rate in search.by_rate}, reverse=True)
     differing = list(dict.fromkeys(name for names in _differing(searches).values() for name in names))
@@ -93,10 +86,8 @@ def _searches(curves: Sequence[Curve]) -> list[_Search]:
 
 def _differing(searches: Sequence[_Search]) -> dict[DatasetAlpha, list[str]]:
     """The settings in which searches of one data set and α differ; places may differ in theirs by design."""
-    by_place: dict[DatasetAlpha, list[Mapping[str, Any]]] = {}
-    for search in searches:
-        by_place.setdefault(search.place, []).append(search.settings)
-    return {place: varying_settings(settings) for place, settings in by_place.items()}
+    by_place = grouped(searches, lambda search: search.place)
+    return {place: varying_settings([search.settings for search in found]) for place, found in by_place.items()}
 
 
 def _cell(curves: Sequence[Curve], *, bold: bool) -> Cell:

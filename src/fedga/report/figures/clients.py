@@ -67,10 +67,8 @@ def before_after_algorithms(
         wide, tall = min(max(7.8 / shown, 0.78), 2.0), sum(heights) + _GAP * len(arrays)
         left = max(text_width(name, SMALL, bold=True) for name in ["samples", *map(display_name, arrays)]) + 0.42
         right = text_width("frequent +100", SMALL) + 0.15
-        sizes = [
-            PanelSize(wide, tall, left if column == 0 else 0.05, right if column == shown - 1 else 0.05, 0.3, 0.42)
-            for column in range(shown)
-        ]
+        sides = [(left if at == 0 else 0.05, right if at == shown - 1 else 0.05) for at in range(shown)]
+        sizes = [PanelSize(wide, tall, *side, 0.3, 0.42) for side in sides]
         caption = _caption(class_names, shown, len(first["client"]))
         heading = title or _headline(changes)
         figure, axes = compose(1, shown, sizes, title=heading, legend=_legend(), caption=caption, least_width=7.0)
@@ -99,7 +97,13 @@ def _same_clients(
     rounds: Mapping[str, Sequence[ClientRecord] | Mapping[str, Any]], class_names: Sequence[str]
 ) -> dict[str, dict[str, np.ndarray]]:
     """The arrays of every algorithm, clients in the order of the first one's."""
-    arrays = {algorithm: _client_arrays(records) for algorithm, records in rounds.items()}
+    arrays = {
+        algorithm: {
+            name: np.asarray(of[name]) if isinstance(of, Mapping) else np.array([getattr(one, name) for one in of])
+            for name in _FIELDS
+        }
+        for algorithm, of in rounds.items()
+    }
     if not arrays or not all(len(of["client"]) for of in arrays.values()):
         raise FedGAError("there are no clients to draw: none was evaluated in this round")
     (_, first), *others = arrays.items()
@@ -109,19 +113,11 @@ def _same_clients(
     for algorithm, of in others:
         found = of["client"].tolist()
         if sorted(found) != sorted(wanted):
-            raise FedGAError(
-                f"{algorithm} was evaluated on other clients than {next(iter(arrays))}: give one seed and round of both"
-            )
+            names = f"{algorithm} was evaluated on other clients than {next(iter(arrays))}"
+            raise FedGAError(f"{names}: give one seed and round of both")
         order = [found.index(client) for client in wanted]
         arrays[algorithm] = {name: values[order] for name, values in of.items()}
     return arrays
-
-
-def _client_arrays(records: Sequence[ClientRecord] | Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The records of one round as arrays whose first axis is the client; such arrays (of a ClientRound) as they are."""
-    if isinstance(records, Mapping):
-        return {name: np.asarray(records[name]) for name in _FIELDS}
-    return {name: np.array([getattr(record, name) for record in records]) for name in _FIELDS}
 
 
 def class_changes(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -142,8 +138,7 @@ def points_text(points: float) -> str:
     >>> points_text(-31.4), points_text(-0.2), points_text(3)
     ('−31', '+0', '+3')
     """
-    text = f"{points:+.0f}".replace("-", "−")
-    return "+0" if text == "−0" else text
+    return f"{round(points) or 0:+.0f}".replace("-", "−")
 
 
 def _split(frame: Axes, heights: Sequence[float]) -> list[Axes]:

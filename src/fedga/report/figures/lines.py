@@ -12,6 +12,7 @@ import numpy as np
 from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, rows_and_columns, text_width
 from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, shade
 from fedga.measures.columns import metric_column
+from fedga.report import words
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, measured, panels_with
 
@@ -22,14 +23,12 @@ if TYPE_CHECKING:
 
 AVERAGED = ", averaged"
 _MARKERS = 7  # per line
+Statistics = tuple[Callable[[np.ndarray], float], Callable[[np.ndarray], tuple[float, float]]]  # over seeds: line, band
 
 
 def seeds_text(panels: Sequence[Panel]) -> str:
     """How many seeds the lines are made of."""
-    numbers = sorted({len(series.sound) for panel in panels for series in panel.series if series.sound})
-    if not numbers or numbers == [1]:
-        return "one seed"
-    return f"{numbers[0]} seeds" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
+    return words.seeds_text(len(series.sound) for panel in panels for series in panel.series if series.sound)
 
 
 def over_seeds(panels: Sequence[Panel], statistic: str, spread: str = "") -> str:
@@ -48,13 +47,9 @@ def curves_caption(panels: Sequence[Panel], metric: str) -> str:
 
 def diverged_text(panels: Sequence[Panel]) -> str:
     """Which runs a picture shows with a cross; empty if none."""
-    found = [
-        f"{len(series.diverged)} of {len(series.curves)} of {series.label}"
-        + (f" at {panel.title}" if len(panels) > 1 else "")
-        for panel in panels
-        for series in panel.series
-        if series.diverged
-    ]
+    every = [(series, panel.title) for panel in panels for series in panel.series if series.diverged]
+    where = " at {}" if len(panels) > 1 else ""
+    found = [f"{len(of.diverged)} of {len(of.curves)} of {of.label}{where.format(title)}" for of, title in every]
     return f" ×: runs that diverged, left out of the mean ({'; '.join(found)})." if found else ""
 
 
@@ -85,10 +80,7 @@ def accuracy_curves(
 
 
 def ea_ratio_curves(curves: Sequence[Curve], *, title: str = "") -> Figure:
-    """Error asymmetry over rounds on a logarithmic scale: of the global model, and of the active clients' own models.
-
-    The ratio has a heavy tail, so the line is the median over seeds and the band goes from the lowest to the highest.
-    """
+    """Error asymmetry over rounds; its tail is heavy: median over seeds, band from the lowest to the highest."""
     columns = {"ea_ratio": "global model", "client_ea_ratio": "active clients"}
     panels = panels_with(curves, tuple(columns))
     known = [metric for metric in columns if measured(panels, metric)]
@@ -111,7 +103,7 @@ def draw_accuracy(
 ) -> None:
     """One panel's lines, limits and end labels; ``names`` puts the series' name beside its last value."""
     ends = []
-    for label, style, rounds, values in _draw_lines(axes, panel, metric, mean, plus_minus):
+    for label, style, rounds, values in _draw_lines(axes, panel, metric, (mean, plus_minus)):
         text = _end_text(label, values[-1], names)
         ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
     axes.set(xlim=(0, _last_round(panel)), ylabel=metric_column(metric).title)
@@ -123,7 +115,7 @@ def draw_accuracy(
 def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) -> None:
     """One panel's EA ratios; ``names`` writes the name of every series beside its last value."""
     highest, ends = 10.0, []
-    for label, style, rounds, values in _draw_lines(axes, panel, metric, median, _lowest_highest):
+    for label, style, rounds, values in _draw_lines(axes, panel, metric, (median, _lowest_highest)):
         if style.filled:  # not the averaged model
             highest = max(highest, *values)
             text = ratio_end(values[-1], label)
@@ -138,18 +130,14 @@ def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) ->
 
 
 def _draw_lines(
-    axes: Axes,
-    panel: Panel,
-    metric: str,
-    middle: Callable[[np.ndarray], float],
-    band: Callable[[np.ndarray], tuple[float, float]],
+    axes: Axes, panel: Panel, metric: str, statistics: Statistics
 ) -> list[tuple[str, LineStyle, np.ndarray, np.ndarray]]:
     """Every series, its averaged model and its diverged runs; label, style, rounds and values of each line."""
     drawn = []
     for number, series in enumerate(panel.series):
         for name, averaged in ((metric, False), (f"averaged_{metric}", True)):
             style, label = series.style(averaged=averaged), series.label + (AVERAGED if averaged else "")
-            rounds, values = draw_line(axes, series, name, style, label, middle, band, number)
+            rounds, values = draw_line(axes, series, name, style, label, statistics, number)
             drawn += [(label, style, rounds, values)] if len(rounds) else []
         for curve in series.diverged:
             known = np.isfinite(curve.metric(metric))
@@ -162,16 +150,10 @@ def _draw_lines(
 
 
 def draw_line(
-    axes: Axes,
-    series: Series,
-    metric: str,
-    style: LineStyle,
-    label: str,
-    middle: Callable[[np.ndarray], float],
-    band: Callable[[np.ndarray], tuple[float, float]],
-    number: int = 0,
+    axes: Axes, series: Series, metric: str, style: LineStyle, label: str, statistics: Statistics, number: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """A series' line with its band; the rounds that have a value, and the values."""
+    middle, band = statistics
     values = series.per_round(metric, middle)
     known = np.isfinite(values)
     rounds, values = series.rounds[known], values[known]
@@ -219,10 +201,7 @@ def power_text(value: float) -> str:
 
 
 def fitted_limits(panels: Sequence[Panel], metric: str, *, from_start: bool = False) -> tuple[float, float]:
-    """The range of the lines once training is under way: their ends are read, not how they leave chance.
-
-    With ``from_start`` the beginning counts too, for a look at the first rounds.
-    """
+    """The range of the lines once training is under way, or with ``from_start`` of all rounds."""
     seen = [np.zeros(0)]
     for panel in panels:
         begin = -1.0 if from_start else 0.1 * _last_round(panel)

@@ -19,9 +19,8 @@ from fedga.report.page.repeat import KnownCommands, repeat
 from fedga.report.page.shared import LONG, TableView
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
-from fedga.report.page.tables import partitions_table, results_table
+from fedga.report.page.tables import best_tables, headline, partitions_table, results_table, troubles_table
 from fedga.report.page.template import environment
-from fedga.report.page.winners import best_tables, headline, troubles_table
 from fedga.report.words import listed, plural
 from fedga.store.database import FILE_NAME
 from fedga.version import __version__
@@ -47,15 +46,20 @@ def write_page(
     if target.is_dir():
         raise FedGAError(f"the page cannot be written to {str(target)!r}, which is a folder: give a file with --out")
     if target.is_file() and not target.read_bytes()[:15].lower().startswith(b"<!doctype html"):
-        raise FedGAError(
-            f"{str(target)!r} is there and is no page, so it is not overwritten: give another file with --out"
-        )
+        raise FedGAError(f"{str(target)!r} is no page, so it is not overwritten: give another file with --out")
     templates = environment(_read)
     called = called or str(folder)
     study = read_study(folder, called) if not sections or (folder / FILE_NAME).is_file() else None
-    contents = _frame(called, sections, title or _title(called, study))
+    if study:  # CIFAR-10 is one word
+        title = title or f"Federated learning on {listed(study.dataset_labels)}".replace("-", "\u2011")
+    contents = _frame(called, sections, title or f"Results in {Path(called).name}")
     contents |= {"study": study, **(_contents(study, known) if study else {})}
-    return _write(templates.get_template("page.html").render(contents), target)
+    text = templates.get_template("page.html").render(contents)
+    try:
+        return write_whole(target, text.encode("utf-8", errors="replace"))  # names of folders may be no text
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror or error})"
+        raise FedGAError(f"the page {str(target)!r} {reason}: give another file with --out") from error
 
 
 def results_section(folder: Path) -> Section:
@@ -70,12 +74,6 @@ def results_section(folder: Path) -> Section:
 
 def _read(name: str) -> str:
     return resources.files("fedga.report.page").joinpath(name).read_text(encoding="utf-8")
-
-
-def _title(called: str, study: Study | None) -> str:
-    if study is None:
-        return f"Results in {Path(called).name}"
-    return f"Federated learning on {listed(study.dataset_labels)}".replace("-", "\u2011")  # CIFAR-10 is one word
 
 
 def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, Any]:
@@ -129,13 +127,3 @@ def _section_view(section: Section) -> dict[str, Any]:
         "tables": [TableView(table) for table in section.tables],
         "pictures": pictures,
     }
-
-
-def _write(text: str, target: Path) -> Path:
-    try:
-        return write_whole(target, text.encode("utf-8", errors="replace"))  # names of folders may be no text
-    except OSError as error:
-        reason = error.strerror or error
-        raise FedGAError(
-            f"the page {str(target)!r} cannot be written ({reason}): give another file with --out"
-        ) from error

@@ -23,17 +23,8 @@ from fedga.spec.settings import RunSpec
 from fedga.store.code import stored_code
 
 _FLOAT = 4
-_HEADINGS = (
-    "extra up",
-    "extra down",
-    "extra forward passes",
-    "the server learns",
-    "a client keeps",
-    "the server needs",
-    "options",
-    "from",
-)
 _OPTIONAL = ("a client keeps", "the server needs", "options")  # columns that may be left out
+_HEADINGS = ("extra up", "extra down", "extra forward passes", "the server learns", *_OPTIONAL, "from")
 
 
 def networks(study: Study) -> dict[tuple[str, int | None, int], list[str]]:
@@ -88,9 +79,9 @@ def cost_tables(study: Study) -> list[Table]:
         columns["from"] = [row["citation"] for row in rows]
         wanted = _HEADINGS if parameters is not None else _HEADINGS[2:]
         shown = {name: columns[name] for name in wanted if any(columns[name]) or name not in _OPTIONAL}
-        named = [(Cell(display_name(row["algorithm"]), note=notes.get(row["algorithm"], "")),) for row in rows]
-        cells = [[Cell(text or NOTHING) for text in texts] for texts in zip(*shown.values(), strict=True)]
-        complete = [(*name, *others) for name, others in zip(named, cells, strict=True)]
+        named = [Cell(display_name(row["algorithm"]), note=notes.get(row["algorithm"], "")) for row in rows]
+        cells = [[Cell(text or NOTHING) for text in texts] for texts in shown.values()]
+        complete = list(zip(named, *cells, strict=True))
         unknown = [Cell(NOTHING)] * len(shown)
         complete += [(Cell(display_name(name), note=notes[name]), *unknown) for name in sorted(ran - known.keys())]
         title = f"{model} on {', '.join(datasets)}"
@@ -100,10 +91,7 @@ def cost_tables(study: Study) -> list[Table]:
 
 
 def _class_of(name: str) -> type[Algorithm] | None:
-    """None for an algorithm of somebody's own whose code is not here, or cannot be used.
-
-    A results folder may come from anybody: beside ours, only names of the user's own project file are looked up.
-    """
+    """None where its code is not here or unusable. Folders come from anybody: only ours and the user's own count."""
     try:
         received_part("algorithms", name, ALGORITHMS, "the folder", "")
         return algorithm_class(name)

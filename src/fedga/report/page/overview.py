@@ -1,7 +1,4 @@
-"""The first picture of a page: accuracy after the last round, over α where there are several, else as one dot each.
-
-It stands in the page as it is, with no script to draw it.
-"""
+"""A page's first picture, drawn without a script: accuracy after the last round, over α or as one dot each."""
 
 from __future__ import annotations
 
@@ -9,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedga.drawing.style import drawing
-from fedga.report.page.marks import svg_style
 from fedga.report.page.shared import Tick
 from fedga.report.page.study import Cohort, Member, Scenario, Study
-from fedga.report.page.winners import Found, ended_of
+from fedga.report.page.svg import svg_style
+from fedga.report.page.tables import Found, ended_of
 from fedga.report.summary import plus_minus
+from fedga.report.words import grouped
 
 WIDTH, HEIGHT = 310, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 10, 40
@@ -22,13 +20,8 @@ _METRIC = "accuracy"
 
 
 def draw_overview(study: Study) -> dict[str, Any]:
-    """What the template needs: panels over α, panels of dots, one line of each label for the legend.
-
-    ``left_out`` counts settings of a single algorithm, which the tables have.
-    """
-    by_dataset: dict[str, list[Scenario]] = {}
-    for place in study.places:
-        by_dataset.setdefault(place.dataset, []).append(place)
+    """What the template needs; ``left_out`` counts settings of a single algorithm, which the tables have."""
+    by_dataset = grouped(study.places, lambda place: place.dataset)
     left_out = {
         (place.dataset, cohort.name)
         for place in study.places
@@ -71,10 +64,6 @@ def shown_cohorts(cohorts: Sequence[Cohort], most: int = _MOST_LINES) -> list[Co
     return kept
 
 
-def _known(member: Member) -> bool:
-    return member.row[_METRIC] is not None
-
-
 def _edges(member: Member) -> tuple[float, float, float]:
     middle, wide = member.row[_METRIC], member.row[f"{_METRIC}_deviation"] or 0.0
     return middle - wide, middle, middle + wide
@@ -85,8 +74,9 @@ def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
     found: dict[str, list[tuple[int, Member]]] = {}
     drawn = ended_of(_chosen(places))
     for place, cohort in drawn:
-        for member in filter(_known, cohort.contestants):
-            found.setdefault(cohort.label(member), []).append((places.index(place), member))
+        for member in cohort.contestants:
+            if member.row[_METRIC] is not None:
+                found.setdefault(cohort.label(member), []).append((places.index(place), member))
     least = len({place for place, _ in drawn}) / 2
     found = {label: entries for label, entries in found.items() if len(entries) > least}
     # Means set the scale: one whisker of many must not flatten all lines.
@@ -119,7 +109,7 @@ def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
 def _dots(place: Scenario) -> dict[str, Any]:
     """One data set at its only α: a row per algorithm and setting; places are per cent of the width."""
     drawn = ended_of(_chosen([place]))
-    chosen = [(cohort, member) for _, cohort in drawn for member in cohort.contestants if _known(member)]
+    chosen = [(of, member) for _, of in drawn for member in of.contestants if member.row[_METRIC] is not None]
     edges = [edge for _, member in chosen for edge in _edges(member)]
     ticks = nice_ticks(min(edges, default=0), max(edges, default=1), 4)
     low, high = min([*edges, *ticks[:1]]), max([*edges, *ticks[-1:]])

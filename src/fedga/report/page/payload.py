@@ -12,7 +12,6 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,9 @@ from fedga.drawing.heatmap import RAMP, counts_summary
 from fedga.drawing.style import GAINED, LOST
 from fedga.measures.columns import metric_column
 from fedga.report.curves import Curve
-from fedga.report.page.marks import svg_style
 from fedga.report.page.overview import compared, shown_cohorts
-from fedga.report.page.study import Member, Study
+from fedga.report.page.study import Study
+from fedga.report.page.svg import svg_style
 from fedga.report.series import setting_text
 from fedga.store.database import IDENTITY
 from fedga.store.records import AVERAGED, METRICS, SHOWN, ClientRound
@@ -43,24 +42,12 @@ _MANY_CLASSES = 20  # with more of them, fewer clients are shown and their accur
 _DEFAULT_LINES = 14
 
 
-@dataclass(frozen=True)
-class Packed:
-    """What goes into the page, and what the page says about it."""
-
-    charts: str
-    csv: str  # empty where only the charts' rows can be downloaded
-    rows: int  # of `fedga results`
-    most_rounds: int  # that a curve of accuracy keeps
-    other_rounds: int  # that a curve of another metric keeps
-    thinned: bool
-    digits: int
-    evaluated: bool  # whether the folder knows any client before and after its training
-
-
-def pack(study: Study) -> Packed:
+def pack(study: Study) -> dict[str, Any]:
+    """What goes into the page, and what the page says about it; ``csv`` is empty where only the charts' rows fit."""
     rows = sum(len(curve.rounds) for curve in study.curves)
     csv = _whole_csv(study) if rows <= MOST_ROWS else ""
     lines, clients = _Lines(study.curves), _client_evaluations(study)
+    averaged = AVERAGED if any(run.spec.server_average for run in study.runs) else ()
     data = {
         "metrics": lines.metrics,
         "scale": 10**lines.digits,
@@ -73,19 +60,13 @@ def pack(study: Study) -> Packed:
         "ramp": RAMP,
         "lost": LOST,
         "gained": GAINED,
-        "columns": [] if csv else _columns(study),
+        # What stands before the round, the metrics after it, and the settings at the end, as `fedga results` has them.
+        "columns": [] if csv else [list(IDENTITY), [*SHOWN, *averaged], list(telling_fields(list(study.runs)))],
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return Packed(
-        _zip(text),
-        csv,
-        rows,
-        lines.main_rounds,
-        lines.other_rounds,
-        lines.thinned,
-        lines.digits,
-        bool(clients["evaluations"]),
-    )
+    said = {"rows": rows, "evaluated": bool(clients["evaluations"]), "thinned": lines.thinned, "digits": lines.digits}
+    kept = {"most_rounds": lines.main_rounds, "other_rounds": lines.other_rounds}  # of a curve of accuracy, of others
+    return {"charts": _zip(text), "csv": csv, **said, **kept}
 
 
 def _zip(text: str) -> str:
@@ -204,21 +185,10 @@ def _runs(study: Study, lines: _Lines, *, with_names: bool) -> list[list[Any]]:
     runs: list[list[Any]] = [[] for _ in study.curves]
     for run in study.runs:
         if run.run_id in lines.at:
-            names = [_csv_text(getattr(run.spec, name)) for name in (*IDENTITY, *further)] if with_names else []
+            values = [getattr(run.spec, name) for name in (*IDENTITY, *further)] if with_names else []
+            names = [setting_text(of) if isinstance(of, tuple) else "" if of is None else str(of) for of in values]
             runs[lines.at[run.run_id]] = [run.spec.seed, run.status, *names]
     return runs
-
-
-def _csv_text(value: Any) -> str:
-    if value is None:
-        return ""
-    return setting_text(value) if isinstance(value, tuple) else str(value)
-
-
-def _columns(study: Study) -> list[list[str]]:
-    """What stands before the round, the metrics after it, and the settings at the end, as `fedga results` has them."""
-    averaged = AVERAGED if any(run.spec.server_average for run in study.runs) else ()
-    return [list(IDENTITY), [*SHOWN, *averaged], list(telling_fields(list(study.runs)))]
 
 
 def _maps(study: Study) -> list[dict[str, Any]]:
@@ -249,9 +219,12 @@ def _client_evaluations(study: Study) -> dict[str, list[Any]]:
             names = study.class_names(place.dataset)
             for cohort in compared(place.cohorts):
                 for member in cohort.members:
-                    if (seen := _last_evaluation(store, member)) is not None:
-                        one = _evaluation(seen[1], names, study.client_names(place.dataset))
-                        one |= {"place": at, "label": cohort.label(member), "seed": seen[0]}
+                    ordered = sorted(member.series.curves, key=lambda curve: curve.seed)
+                    found = ((curve.seed, store.client_rounds(curve.run_id)) for curve in ordered)
+                    seed, seen = next(((seed, rounds) for seed, rounds in found if rounds), (0, []))
+                    if seen:
+                        one = _evaluation(seen[-1], names, study.client_names(place.dataset))
+                        one |= {"place": at, "label": cohort.label(member), "seed": seed}
                         one["counts"] = held.setdefault(json.dumps(one["counts"]), len(held))
                         one["classes"] = named.setdefault(json.dumps(one["classes"]), len(named))
                         evaluations.append(one)
@@ -272,13 +245,6 @@ def _evaluation(seen: ClientRound, names: Sequence[str], called: Sequence[str]) 
         "after": _thousandths(arrays["accuracy_after"][:most], decimals),
         "classes": list(names) if len(names) == classes else [str(number) for number in range(classes)],
     }
-
-
-def _last_evaluation(store: Store, member: Member) -> tuple[int, ClientRound] | None:
-    for curve in sorted(member.series.curves, key=lambda curve: curve.seed):
-        if seen := store.client_rounds(curve.run_id):
-            return curve.seed, seen[-1]
-    return None
 
 
 def _thousandths(accuracy: np.ndarray, decimals: int) -> list[list[int | None]]:

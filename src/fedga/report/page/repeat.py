@@ -31,10 +31,7 @@ KnownCommands = Callable[[Path, str], tuple[Sequence[str], Iterable[str]]]
 
 @dataclass(frozen=True)
 class Repeat:
-    """Tables of settings and data, versions by name, and commands; ``strays`` are runs that no command covers.
-
-    ``code`` is the user's own code that the runs were made with.
-    """
+    """How to train it again; ``strays`` are runs that no command covers, ``code`` is the user's own."""
 
     settings: Table
     data: Table

@@ -17,17 +17,14 @@ from fedga.errors import FedGAError
 from fedga.report.curves import Curve, read_curves
 from fedga.report.series import Series, make_panels, setting_text, varying_settings
 from fedga.report.summary import Row, summary_metrics, summary_rows
+from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_name, dataset_rank, find_source
 from fedga.spec.presets import PRESETS, preset_settings
 from fedga.spec.settings import SETTINGS, RunSpec
 from fedga.store.records import Partition, Run
 from fedga.store.store import Store
 
-_ONLY_EVALUATES = (
-    "evaluate_every",
-    "diagnose_every",
-    "server_average",
-)  # settings that leave the trained model as it is
+_ONLY_EVALUATES = ("evaluate_every", "diagnose_every", "server_average")  # they leave the trained model as it is
 _NO_SETTING = ("dataset", "alpha", "algorithm", "algorithm_options", "seed")  # in which members of a cohort may differ
 
 
@@ -69,10 +66,7 @@ class Cohort:
 
     @cached_property
     def contestants(self) -> tuple[Member, ...]:
-        """Who can be compared: those at the end of their training; while nobody is, those who are furthest.
-
-        An algorithm at round 7 is behind one at round 60 for no fault of its own.
-        """
+        """Who can be compared: those at the end of their training; while nobody is, those who are furthest."""
         if self.finished:
             return tuple(member for member in self.members if member.finished)
         reached = [member.row["round"] for member in self.members if member.row["round"] is not None]
@@ -127,11 +121,9 @@ class Study:
 
     def class_names(self, dataset: str) -> tuple[str, ...]:
         """The names of its classes; none where neither the folder nor the catalogue knows them."""
-        for partition in self.partitions:
-            if partition.dataset == dataset:
-                return partition.class_names
         source = find_source(dataset)
-        return () if source is None else source.class_names
+        usual = () if source is None else source.class_names
+        return next((one.class_names for one in self.partitions if one.dataset == dataset), usual)
 
     def client_names(self, dataset: str) -> tuple[str, ...]:
         """What its clients are called, where they are not numbers: sites, or those of a natural partition."""
@@ -150,24 +142,20 @@ def read_study(folder: Path, called: str = "") -> Study:
         runs, partitions = store.runs(), store.partitions()
     curves = read_curves(folder)
     if not any(len(curve.rounds) for curve in curves):
-        raise FedGAError(f"there is nothing to report in {called or str(folder)!r}: {_why_nothing(curves)}")
+        why, diverged = "no run has been evaluated yet", sum(curve.diverged for curve in curves)
+        if diverged and diverged == len(curves):  # waiting helps those that are still to train, and not these
+            why = "every run diverged before it was evaluated: train again with a smaller --lr"
+        elif diverged:
+            why += f", and {diverged} of {len(curves)} diverged"
+        raise FedGAError(f"there is nothing to report in {called or str(folder)!r}: {why}")
     labels = dataset_labels([run.spec.dataset for run in runs] + [str(curve.settings["dataset"]) for curve in curves])
-    kept = sorted(partitions, key=_partition_order)
+    kept = sorted(partitions, key=lambda one: (*_order(one), one.partition != "dirichlet"))  # the usual one first
     places = _places(curves, labels, {run.run_id: run.spec for run in runs})
     return Study(folder, called or str(folder), tuple(runs), tuple(curves), tuple(places), tuple(kept), labels)
 
 
-def _why_nothing(curves: Sequence[Curve]) -> str:
-    """Why no run has a value: waiting helps those that are still to train, and nothing helps those that diverged."""
-    diverged = sum(curve.diverged for curve in curves)
-    if diverged and diverged == len(curves):
-        return "every run diverged before it was evaluated: train again with a smaller --lr"
-    return "no run has been evaluated yet" + (f", and {diverged} of {len(curves)} diverged" if diverged else "")
-
-
-def _partition_order(one: Partition) -> tuple[Any, ...]:
-    """As places are, and the usual partition before others of the same α."""
-    return (dataset_rank(one.dataset), one.alpha is not None, one.alpha or 0, one.partition != "dirichlet")
+def _order(one: Partition | Scenario) -> tuple[Any, ...]:
+    return dataset_rank(one.dataset), one.alpha is not None, one.alpha or 0
 
 
 def dataset_labels(datasets: Sequence[str]) -> dict[str, str]:
@@ -188,19 +176,14 @@ def _places(curves: Sequence[Curve], labels: Mapping[str, str], specs: Mapping[s
         found = [(series, next(rows)) for series in panel.series]
         cohorts = _cohorts(found, specs, panel.dataset, panel.alpha)
         places.append(Scenario(panel.dataset, panel.alpha, labels[panel.dataset], tuple(cohorts)))
-    return sorted(places, key=lambda place: (dataset_rank(place.dataset), place.alpha is not None, place.alpha or 0))
+    return sorted(places, key=_order)
 
 
 def _cohorts(
     found: Sequence[tuple[Series, Row]], specs: Mapping[str, RunSpec], dataset: str, alpha: float | None
 ) -> list[Cohort]:
-    groups: dict[tuple[Any, ...], list[tuple[Series, Row]]] = {}
-    settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for series, row in found:
-        shared = _shared(series, specs)
-        groups.setdefault(tuple(shared.items()), []).append((series, row))
-        settings[tuple(shared.items())] = shared
-    names = _names(list(settings.values()), dataset, alpha)
+    groups = grouped(found, lambda one: tuple(_shared(one[0], specs).items()))
+    names = _names([dict(shared) for shared in groups], dataset, alpha)
     # Presets as they are first, then what compares most algorithms.
     ordered = sorted(zip(groups.values(), names, strict=True), key=lambda one: (one[1][1] != "", -len(one[0]), one[1]))
     used: dict[tuple[str, str], int] = {}
@@ -211,26 +194,19 @@ def _cohorts(
             kind = (base_name(series.algorithm), series.preset)
             style = line_style(series.algorithm, series.preset, variant=used.setdefault(kind, 0))
             used[kind] += 1
-            members.append(Member(_member_name(series, group), series, row, style))
+            name = display_name(series.algorithm)
+            if sum(other.algorithm == series.algorithm for other, _ in group) > 1:  # only its options tell it apart
+                name += f" [{setting_text(series.settings['algorithm_options'])}]"
+            members.append(Member(name, series, row, style))
         cohorts.append(Cohort(preset, own, tuple(members)))
     return cohorts
 
 
 def _shared(series: Series, specs: Mapping[str, RunSpec]) -> dict[str, Any]:
-    """All settings that the members of a cohort have in common, whether or not they tell runs of the folder apart.
-
-    What only evaluates a model counts where a series is one of several that differ in nothing else.
-    """
+    """All settings that a cohort has in common; what only evaluates counts where series differ in nothing else."""
     spec = specs.get(series.curves[0].run_id)
     every = {} if spec is None else {name: getattr(spec, name) for name in SETTINGS if name not in _ONLY_EVALUATES}
     return {name: value for name, value in {**every, **series.settings}.items() if name not in _NO_SETTING}
-
-
-def _member_name(series: Series, group: Sequence[tuple[Series, Row]]) -> str:
-    """The algorithm; with its options where only they tell it from another of the cohort."""
-    name = display_name(series.algorithm)
-    alike = [other for other, _ in group if other.algorithm == series.algorithm]
-    return name if len(alike) == 1 else f"{name} [{setting_text(series.settings['algorithm_options'])}]"
 
 
 def _names(cohorts: Sequence[Mapping[str, Any]], dataset: str, alpha: float | None) -> list[tuple[str, str]]:
@@ -239,9 +215,7 @@ def _names(cohorts: Sequence[Mapping[str, Any]], dataset: str, alpha: float | No
     several = len({settings.get("preset") for settings in cohorts}) > 1
     telling = [name for name in varying if name not in _ONLY_EVALUATES]
     for names in (telling, varying):
-        found = [
-            (str(settings.get("preset") or ""), _own_settings(settings, names, dataset, alpha)) for settings in cohorts
-        ]
+        found = [(str(of.get("preset") or ""), _own_settings(of, names, dataset, alpha)) for of in cohorts]
         if len(set(found)) == len(found):
             break
     else:

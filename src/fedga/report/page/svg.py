@@ -1,14 +1,15 @@
-"""Figures as short SVG inside a page: matplotlib's own file is twice as long and looks no better."""
+"""Figures, lines and markers as short SVG: matplotlib's own file is twice as long and looks no better."""
 
 from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from fedga.drawing.style import drawing
+from fedga.drawing.style import LineStyle, drawing
 from fedga.report.writers import letters
 
 if TYPE_CHECKING:
@@ -28,11 +29,7 @@ def svg_url(figure: Figure) -> str:
 
 
 def shortened(written: bytes) -> str:
-    """The same picture in fewer letters.
-
-    Styles that elements share become classes, names that nothing refers to and groups that say nothing go, and places
-    are given to a tenth of a point.
-    """
+    """The same picture in fewer letters: shared styles as classes, no idle names or groups, places to 0.1 point."""
     root = ElementTree.fromstring(written)
     referred = set(re.findall(rb'(?:url\(|href=")#([^")]+)', written))
     classes: dict[str, str] = {}
@@ -75,3 +72,27 @@ def _drop_groups(parent: ElementTree.Element) -> None:
         if not child.tag.endswith("}metadata"):
             children += list(child) if child.tag.endswith("}g") and not child.attrib else [child]
     parent[:] = children
+
+
+@cache
+def marker_path(marker: str) -> str:
+    """The outline of one of matplotlib's markers as an SVG path, one unit large around the origin."""
+    with drawing():
+        from matplotlib.markers import MarkerStyle
+        from matplotlib.path import Path
+
+        style = MarkerStyle(marker)
+        outline = style.get_path().transformed(style.get_transform())
+        letters = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C", Path.CLOSEPOLY: "Z"}
+        parts = []
+        for points, code in outline.iter_segments(simplify=False):
+            flipped = [f"{value * (-1) ** place:.3g}" for place, value in enumerate(points)]  # SVG's y goes down
+            parts.append(letters[code] + ("" if letters[code] == "Z" else " ".join(flipped)))
+    return "".join(parts)
+
+
+def svg_style(style: LineStyle) -> dict[str, Any]:
+    """What the page needs to draw this line."""
+    dash = "" if style.line == "-" else " ".join(f"{part * style.width:.3g}" for part in style.line[1])
+    marker, size = marker_path(style.marker), style.keywords()["markersize"]
+    return {"color": style.color, "dash": dash, "width": style.width, "marker": marker, "size": size}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedga.errors import needs_extra
 
@@ -17,10 +17,5 @@ def environment(read: Callable[[str], str]) -> Environment:
         import jinja2
     except ImportError:
         raise needs_extra("jinja2", "report", "writing a page") from None
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(read),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    made: Any = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    return jinja2.Environment(loader=jinja2.FunctionLoader(read), undefined=jinja2.StrictUndefined, **made)
