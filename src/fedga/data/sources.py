@@ -16,9 +16,9 @@ from fedga.data import cache, local
 from fedga.data.assemble import TEST_EVERY, Parts, Samples, assemble, fingerprint
 from fedga.data.federation import Dataset
 from fedga.data.formats import tables
-from fedga.data.formats.arrays import CHANNELS, read_npz
 from fedga.data.formats.files import Progress, optional
 from fedga.data.formats.folders import image_folder
+from fedga.data.formats.npz import CHANNELS, read_npz
 from fedga.data.hub import download as download_source
 from fedga.errors import FedGAError, a_or_an, unknown_name
 from fedga.spec.catalog import SOURCES, Source, find_source, plain

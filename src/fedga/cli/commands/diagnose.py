@@ -67,7 +67,7 @@ def diagnose(
     """
     if format not in _FORMATS:
         raise unknown_name("format", format, _FORMATS)
-    from fedga.diagnosis.reading.target import check_target
+    from fedga.diagnosis.numbers import check_target
 
     check_data_dir(data_dir)
     if no_page and out_file is not None:
@@ -109,7 +109,7 @@ def _of_predictions(source: Path, given: tuple[Any, ...], class_counts: str | No
     from fedga.diagnosis.counts import read_counts
     from fedga.diagnosis.diagnosis import diagnosis_of
     from fedga.diagnosis.reading.columns import ColumnOptions
-    from fedga.diagnosis.reading.predictions import read_predictions
+    from fedga.diagnosis.reading.tables import read_predictions
 
     counts = None if class_counts is None else read_counts(class_counts)
     with decoding() as show:

@@ -121,10 +121,8 @@ class Sites:
     def code(self, site: object) -> int:
         text = text_of(site)
         if len(text) > _LONGEST_SITE:
-            raise FedGAError(
-                f"a site has a name of {len(text):,} characters, {quoted(text, 40)}: name sites in at most "
-                f"{_LONGEST_SITE:,}, or pass --site-column none"
-            )
+            cure = f"name sites in at most {_LONGEST_SITE:,}, or pass --site-column none"
+            raise FedGAError(f"a site has a name of {len(text):,} characters, {quoted(text, 40)}: {cure}")
         return self._places.setdefault(text, len(self._places)) if text else UNKNOWN
 
     @property
