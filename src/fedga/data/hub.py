@@ -48,10 +48,9 @@ def download(source: Source, folder: Path, *, endpoint: str | None = None) -> No
         if isinstance(error, FedGAError):
             raise
         detail = " ".join(str(error).split())[:160] or "no reason given"
-        raise FedGAError(
-            f"{source.name} could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail}): "
-            f"try again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
-        ) from error
+        problem = f"could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail})"
+        cure = f"try again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
+        raise FedGAError(f"{source.name} {problem}: {cure}") from error
 
 
 def _library() -> Any:

@@ -67,8 +67,7 @@ def load_central(
     def splits(parts: Parts) -> tuple[Samples, Samples]:
         test = parts.train if parts.test is None else parts.test
         if not len(test.inputs):
-            cure = "add some, or move some from its training split"
-            raise FedGAError(f"{test.where} has no samples to evaluate on: {cure}")
+            raise FedGAError(f"{test.where} has no samples to evaluate on: add some, or move some from its train split")
         return parts.train if len(parts.train.inputs) else test, test
 
     return _load("central", path, class_names, TableOptions(label_column, progress=progress), splits)
@@ -106,10 +105,8 @@ def _checked(class_names: Sequence[str]) -> tuple[str, ...]:
 
 def _encoded(parts: Parts, agreed: tuple[str, ...]) -> Parts:
     _check_places(parts, agreed)
-    advice = (
-        f"which is not among the agreed ones ({listed(agreed, _NAMED_CLASSES)}): correct the label, or have the "
-        "federation agree on that class"
-    )
+    advice = f"which is not among the agreed ones ({listed(agreed, _NAMED_CLASSES)}): "
+    advice += "correct the label, or have the federation agree on that class"
 
     def encode(samples: Samples) -> np.ndarray:
         if samples.labels.dtype.kind not in "US":
@@ -129,11 +126,9 @@ def _check_places(parts: Parts, agreed: tuple[str, ...]) -> None:
     numbered = [samples for samples in parts.splits if samples.labels.dtype.kind not in "USb"]
     met = {number for samples in numbered for number in np.unique(whole_numbers(samples)).tolist()}
     if met and min(met) >= 1 and max(met) <= len(agreed):
-        raise FedGAError(
-            f"{parts.train.where} has labels that are numbers, and no 0 among them: they may count from 1, or class "
-            f"{agreed[0]} has no sample here, so write the names of the classes ({listed(agreed, _NAMED_CLASSES)}) "
-            "instead of numbers"
-        )
+        doubt = f"they may count from 1, or class {agreed[0]} has no sample here"
+        cure = f"write the names of the classes ({listed(agreed, _NAMED_CLASSES)}) instead of numbers"
+        raise FedGAError(f"{parts.train.where} has labels that are numbers, and no 0 among them: {doubt}, so {cure}")
 
 
 def _called(samples: Samples, own: tuple[str, ...], agreed: tuple[str, ...]) -> np.ndarray:
@@ -157,10 +152,8 @@ def _meanings(own: tuple[str, ...], agreed: tuple[str, ...], *, truth: bool) -> 
             return {0: words[no], 1: words[yes]}
     numbered = {number: name for name in agreed if (number := _number(name)) is not None}
     if truth and not numbered:
-        raise FedGAError(
-            f"labels that are true or false do not say which of the agreed classes ({listed(agreed, _NAMED_CLASSES)}) "
-            "they mean: write the names of the classes instead"
-        )
+        doubt = f"which of the agreed classes ({listed(agreed, _NAMED_CLASSES)}) they mean"
+        raise FedGAError(f"labels that are true or false do not say {doubt}: write the names of the classes instead")
     return numbered or dict(enumerate(agreed))
 
 

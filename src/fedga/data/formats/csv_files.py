@@ -123,17 +123,14 @@ def cells_of(path: Path, reader: Iterator[list[str]]) -> Iterator[list[str]]:
     except csv.Error as error:
         if "field larger" not in str(error):
             raise
-        raise FedGAError(
-            f"{path} has a cell of more than {csv.field_size_limit():,} characters: shorten it, remove its column, or "
-            "close the quotation mark that it begins with"
-        ) from None
+        cure = "shorten it, remove its column, or close the quotation mark that it begins with"
+        most = f"{csv.field_size_limit():,} characters"
+        raise FedGAError(f"{path} has a cell of more than {most}: {cure}") from None
 
 
 def long_line(path: Path) -> FedGAError:
-    return FedGAError(
-        f"{path} has a line of more than {LONGEST_LINE >> 20} MB, which is no row of a table: end every row with a "
-        "line feed, and remove columns with very long cells"
-    )
+    cure = "end every row with a line feed, and remove columns with very long cells"
+    return FedGAError(f"{path} has a line of more than {LONGEST_LINE >> 20} MB, which is no row of a table: {cure}")
 
 
 def not_utf8(path: Path) -> FedGAError:

@@ -118,8 +118,8 @@ def in_order(paths: Sequence[Path]) -> tuple[Path, ...]:
     if len(shards) == len(ordered):
         _, total = shards[0]
         if set(shards) != {(number, total) for number in range(total)}:
-            there = f"is one of {total} shards and {len(ordered)} are there"
-            raise FedGAError(f"{ordered[0]} {there}: put all shards into one folder")
+            there = f"{total} shards and {len(ordered)} are there"
+            raise FedGAError(f"{ordered[0]} is one of {there}: put all shards into one folder")
     return ordered
 
 
