@@ -6,8 +6,6 @@ it, so a reader sees a whole entry or none, and of two processes that decode at 
 description has digests of the arrays and of itself: an entry of which a single bit has changed is decoded again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

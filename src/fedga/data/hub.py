@@ -6,8 +6,6 @@ interrupted download goes on where it stopped and a wrong file never gets its fi
 sets are public.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

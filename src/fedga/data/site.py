@@ -5,8 +5,6 @@ file it brings, its labels become places in that agreed list, so that class 3 is
 cannot be placed for certain is refused: a class taken for another would spoil the model of everybody, unseen.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

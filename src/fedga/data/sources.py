@@ -1,7 +1,5 @@
 """Where samples come from: ``load_dataset`` takes the name of a known data set or the path of one's own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

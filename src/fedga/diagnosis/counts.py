@@ -1,7 +1,5 @@
 """How many samples of each class were trained on, where a user says so."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A diagnosis as a value, and the function that makes one of predictions in memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

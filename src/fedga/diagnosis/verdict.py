@@ -3,8 +3,6 @@
 And an example of what gradient alignment would change: the labels that a rare and a frequent sample would get.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -9,8 +9,6 @@ and the client minimises the cross-entropy of p against q, q held fixed. Where c
 q_i is negative; it is neither clamped nor normalised, for that is what makes the method work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 

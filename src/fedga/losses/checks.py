@@ -1,7 +1,5 @@
 """What the losses refuse, and in which words; values are read only where that costs no wait and no break of a graph."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ second. The counts are those of one client, so the weights a_i = N_i^γ are the 
 A map of logits is read where it lies, and nothing of its size is kept for the backward pass but the map itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -12,8 +12,6 @@ which side is class 1. Here it is the rarer one at the client, so that a client 
 lack it, leaves that label as it was. ``symmetric=False`` takes the label itself, always.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

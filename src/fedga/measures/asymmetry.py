@@ -5,8 +5,6 @@ Eqs. (1) to (6). A class is wronged in two ways: its own samples are *missed* (1
 and samples of other classes raise a *false alarm* (p on negatives; Type II). Error asymmetry is missed / false alarm.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

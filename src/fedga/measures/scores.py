@@ -3,8 +3,6 @@
 Leading dimensions (rounds, clients, seeds) are kept, so that a whole study is scored in one call.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

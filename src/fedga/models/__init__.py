@@ -1,7 +1,5 @@
 """Networks by name, and the way in for networks of the user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 LeCun, Bottou, Bengio and Haffner 1998.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from fedga.errors import FedGAError

@@ -1,7 +1,5 @@
 """CSV files: how one is written, by its first lines, and its columns as a pyarrow table."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Small helpers that every reader shares."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Folders of pictures: one sub-folder per class, and Tiny-ImageNet's own arrangement."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ One thread: Pillow holds the interpreter lock for most of the few dozen microsec
 pool of threads was measured to be slower (60,000 MNIST pictures: 1.6 s with one thread, 4.0 s with two).
 """
 
-from __future__ import annotations
-
 import io
 import math
 import warnings

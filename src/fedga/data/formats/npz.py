@@ -1,7 +1,5 @@
 """The arrays of an ``.npz`` file, each refused by what its header promises before anything of it is unpacked."""
 
-from __future__ import annotations
-
 import io
 import math
 import zipfile

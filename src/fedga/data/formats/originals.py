@@ -1,7 +1,5 @@
 """The files in which MNIST, Fashion-MNIST, CIFAR and SVHN were published by their authors."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import math

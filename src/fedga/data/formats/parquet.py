@@ -1,7 +1,5 @@
 """Parquet files, whole or in shards, of pictures (the Hugging Face layout) or of plain columns."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ Every rule is one pass over counter-based randomness: it never retries until the
 classes that are missing at a client are what is being studied.
 """
 
-from __future__ import annotations
-
 import math
 from numbers import Integral, Real
 from typing import Any

@@ -1,7 +1,5 @@
 """Every sample stays with the client that the data set names for it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedga.data.federation import Dataset

@@ -1,7 +1,5 @@
 """Samples sorted by label, cut into clients × ``classes_per_client`` shards and shuffled (McMahan et al. 2017)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedga.data.partitions.base import Assignment, Partition, PartitionInputs, even_sizes, gather, shuffled_by_class

@@ -1,7 +1,5 @@
 """Predictions in arrays: ``.npz`` files, read piece by piece, and arrays in memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path

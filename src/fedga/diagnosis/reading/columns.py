@@ -1,7 +1,5 @@
 """Which column of a table is the label, which the site, and which are probabilities of what."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tables of predictions: CSV and Parquet files, read in batches so that a file may be larger than memory."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Words to numbers: which class a label means, and which site a row belongs to."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
