@@ -31,11 +31,9 @@ _THREADS = 2
 
 def cache_dir() -> Path:
     """``FEDGA_CACHE``, else ``XDG_CACHE_HOME/fedga``, else ``~/.cache/fedga``."""
-    chosen = os.environ.get("FEDGA_CACHE")
-    if chosen:
+    if chosen := os.environ.get("FEDGA_CACHE"):
         return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path(os.path.expanduser("~")) / ".cache") / "fedga"
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fedga"
 
 
 def remember(name: str, files: Iterable[Path], options: Sequence[str | None], build: Callable[[], Dataset]) -> Dataset:
@@ -77,10 +75,7 @@ def _entry_names(name: str, files: Iterable[Path], options: Sequence[str | None]
 
 
 def _open(entry: Path, name: str) -> Dataset | None:
-    """The entry, or None if it is absent or damaged in any way.
-
-    Mapped copy-on-write: nothing is ever written back, and torch can wrap the arrays without a copy or a warning.
-    """
+    """The entry, mapped copy-on-write so that torch can wrap it; None if it is absent or damaged in any way."""
     try:
         with open_regular(entry / "meta.json") as file:
             meta = json.load(file)

@@ -22,10 +22,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def download(source: Source, folder: Path, *, endpoint: str | None = None) -> None:
-    """Place the files of ``source`` under ``folder/NAME``, in the layout of its Hub repository.
-
-    ``endpoint`` is the Hub's address, else ``HF_ENDPOINT``, else https://huggingface.co.
-    """
+    """Place the files of ``source`` under ``folder/NAME``; ``endpoint`` is the Hub's address, else ``HF_ENDPOINT``."""
     hub = source.hub
     if hub is None:
         raise FedGAError(f"data set {source.name!r} is not on the Hub: it needs no download")

@@ -137,11 +137,7 @@ def _called(samples: Samples, own: tuple[str, ...], agreed: tuple[str, ...]) -> 
 
 
 def _meanings(own: tuple[str, ...], agreed: tuple[str, ...], *, truth: bool) -> Mapping[int, str]:
-    """The name that each number stands for.
-
-    Names are compared by value, since a column of ``01`` or ``1.0`` is read as numbers and one of ``True`` as truth
-    values. A file that calls its classes 0, 1, 2 and so on says nothing by that.
-    """
+    """The name that each number stands for, by value: a column of ``01`` or ``1.0`` is read as numbers."""
     if own and own != tuple(map(str, range(len(own)))):
         return dict(enumerate(own))
     words = {name.lower(): name for name in agreed}
@@ -168,10 +164,7 @@ def _number(name: str) -> int | None:
 
 
 def columns_digest(path: str | Path, label_column: str | None = None) -> str:
-    """Of the names of a table's columns in their order: equal tables have equal ones; empty for all but tables.
-
-    Label, client and split may stand anywhere and are called differently, so that only features are compared.
-    """
+    """Of the names of a table's features, in their order: equal tables have equal ones; empty for all but tables."""
     path = Path(path).expanduser()
     suffix = path.suffix.lower()
     if suffix == ".csv":

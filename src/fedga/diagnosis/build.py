@@ -28,10 +28,7 @@ _SCRIPTS = ("base.js", "tables.js", "page.js")
 
 
 def write_diagnosis(found: Diagnosis, page: Path) -> list[Path]:
-    """Write the page, and beside it JSON and CSV, each whole or not at all; the files written, the page first.
-
-    A table that an earlier page had, and this one has not, is removed.
-    """
+    """Write the page, and beside it JSON and CSV, each whole or not at all; tables of an earlier page are removed."""
     check_target(page)
     tables = {"classes.csv": class_rows(found), "sites.csv": site_rows(found), "cells.csv": cell_rows(found)}
     paths = beside(page)

@@ -34,9 +34,7 @@ class Verdict:
 def judge(
     class_names: Sequence[str], everywhere: Errors, site_names: Sequence[str], sites: Errors | None, holdings: Holdings
 ) -> Verdict:
-    """What the numbers say.
-
-    A class is forgotten where its EA on ``FEW_SAMPLES`` or more is at least ``FORGOTTEN``, and its samples give other
+    """A class is forgotten where its EA on ``FEW_SAMPLES`` or more reaches ``FORGOTTEN``, and its samples give other
     classes at least ``LEAST_MISSED`` of their probability: sure to 95 % of all that is judged at once, since among many
     sites there is always one that was unlucky.
     """
@@ -149,11 +147,7 @@ class Example:
 
 
 def example_of(everywhere: Errors, holdings: Holdings, suspect: int | None) -> Example | None:
-    """The suspect, or else the rarest class, beside the most frequent other one.
-
-    With several sites it is about the one where that class is held and most outnumbered: a client trains with its
-    own counts.
-    """
+    """The suspect, else the rarest class, beside the most frequent other one, at the site where most outnumbered."""
     site, counts, measured = None, holdings.totals, everywhere.samples > 0
     candidates = (counts > 0) & measured
     if not candidates.any() or measured.sum() < 2:

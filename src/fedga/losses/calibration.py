@@ -250,10 +250,7 @@ def _loss(
 
 
 def _soft_loss(log_p: Tensor, p: Tensor, targets: Tensor, counts: Tensor, strength: Any, power: Any) -> Tensor:
-    """-log p_y + λ (sum_i (N_i / N_y)^γ p_i - 1): [...].
-
-    The sum over classes comes before the division by N_y^γ: no weight of every sample and class is made for it.
-    """
+    """-log p_y + λ (sum_i (N_i / N_y)^γ p_i - 1): [...], summed before the division: no weight of every sample."""
     index = targets.long().unsqueeze(-1)
     weights = counts.to(p.dtype) ** power
     log_p_y, weight_y = checks.of_target(log_p, index), weights.expand_as(p).gather(-1, index)

@@ -42,11 +42,7 @@ class CsvStart:
 
 
 def csv_start(path: Path) -> CsvStart:
-    """The first lines of a file, which is refused if it has no header.
-
-    Cells are separated by commas, or by what the header has instead: spreadsheets of many countries write semicolons,
-    and 0,5 for a half.
-    """
+    """The first lines of a file, which is refused if it has no header; many spreadsheets write 0,5;1 for 0.5,1."""
     with open_regular(path) as file:
         start = file.read(_START)
         if not re.search(rb"[\r\n]", start.strip()) and len(start) == _START:  # a wide table

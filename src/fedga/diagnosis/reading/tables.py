@@ -87,10 +87,7 @@ class _ParquetTable:
         self.numeric = [field.name for field in schema if any(is_such(field.type) for is_such in numbers)]
 
     def _open(self, words: Sequence[str] = ()) -> Any:
-        """The file; columns of ``words`` come as the different words and which of them each row has.
-
-        A word that many rows share is written once there, so a few bytes can promise any number of long ones.
-        """
+        """The file; a word of ``words`` that many rows share stays written once, since it may be long."""
         with reading(self._path, "a Parquet file"):
             require_regular(self._path)
             # Buffered by page: a file of one row group would else be in memory as a whole.
