@@ -227,8 +227,7 @@ def _numbered_sites(groups: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         groups = np.array(groups, dtype=object)  # NumPy alone makes the text "1" of the number 1, and "nan" of NaN
     groups = column_or_1d(groups)
     check_consistent_length(y, groups)
-    missing = sum(map(_is_missing, groups)) if groups.dtype.kind in "Of" else 0
-    if missing:
+    if missing := sum(map(_is_missing, groups)) if groups.dtype.kind in "Of" else 0:
         raise FedGAError(f"groups names no site for {missing} rows: fill them in, or leave these rows out")
     try:
         return np.unique(groups, return_inverse=True)

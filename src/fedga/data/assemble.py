@@ -68,8 +68,7 @@ def assemble(name: str, parts: Parts, *, input_scale: float = 255.0) -> Dataset:
     for split, samples in (("train", train), ("test", test)):
         if not len(samples.inputs):
             raise FedGAError(f"{samples.where} has no samples in its {split} split: add some")
-    missing = np.flatnonzero(np.bincount(train.labels, minlength=len(parts.class_names)) == 0).tolist()
-    if missing:
+    if missing := np.flatnonzero(np.bincount(train.labels, minlength=len(parts.class_names)) == 0).tolist():
         names = listed([parts.class_names[at] for at in missing])
         raise FedGAError(f"class {names} has no training sample in {train.where}: add some, or leave the class out")
     return join(name, train, test, parts.class_names, input_scale=input_scale)

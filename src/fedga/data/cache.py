@@ -44,8 +44,7 @@ def remember(name: str, files: Iterable[Path], options: Sequence[str | None], bu
     """
     family, entry = _entry_names(name, files, options)
     folder = cache_dir() / "decoded"
-    cached = _open(folder / entry, name)
-    if cached is not None:
+    if cached := _open(folder / entry, name):
         return cached
     with within_memory(f"the data set {name}"):
         dataset = build()
@@ -88,10 +87,8 @@ def _open(entry: Path, name: str) -> Dataset | None:
             if array.dtype.str != dtype or list(array.shape) != shape or _digest_of_array(array) != digest:
                 return None
             arrays[key] = array
-        fields: dict[str, Any] = {
-            key: array if key.endswith("inputs") else np.array(array) for key, array in arrays.items()
-        }
-        fields |= {key: tuple(meta[key]) for key in ("class_names", "client_names")}
+        fields: dict[str, Any] = {key: np.array(array) for key, array in arrays.items() if not key.endswith("inputs")}
+        fields = arrays | fields | {key: tuple(meta[key]) for key in ("class_names", "client_names")}
         fields |= {"input_scale": float(meta["input_scale"]), "fingerprint": str(meta["fingerprint"])}
         dataset = Dataset(name, **fields)
     except Exception:  # whatever a damaged file provokes, the remedy is the same: decode again

@@ -208,7 +208,7 @@ def _problem(page: Path) -> str:
         return f"the page {str(page)!r} must end in .html"
     begin = {page: b"<!doctype html"} | dict(zip(beside(page).values(), _BEGINNINGS.values(), strict=True))
     for path, beginning in begin.items():
-        if path.exists() and not _begins(path, beginning):
+        if path.exists() and not (path.is_file() and _start(path, len(beginning)) == beginning):
             return f"{str(path)!r} is there and was not written by fedga diagnose, so it is not overwritten"
     folder = next(parent for parent in page.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -216,8 +216,6 @@ def _problem(page: Path) -> str:
     return ""
 
 
-def _begins(path: Path, beginning: bytes) -> bool:
-    if not path.is_file():
-        return False
+def _start(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
-        return file.read(len(beginning)).lower() == beginning
+        return file.read(size).lower()

@@ -95,9 +95,8 @@ def ga_loss(
     checks.check_factor("power", power)
     loss = _loss(logits, targets, class_counts, strength, reduction, power, variant)
     counts = checks.as_tensor_like(class_counts, logits)
-    if (
-        counts.ndim == 1 and targets.numel() and checks.is_at_hand(counts)
-    ):  # an engine's stacked clients may have no samples
+    # An engine's stacked clients may have no samples.
+    if counts.ndim == 1 and targets.numel() and checks.is_at_hand(counts):
         checks.check_some(counts)
     return loss
 

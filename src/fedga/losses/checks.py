@@ -24,7 +24,7 @@ def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
             raise FedGAError(_TOO_MANY) from None
         kind = a_or_an(class_counts)
         raise FedGAError(
-            f"class_counts must be numbers in the order of the classes, not {kind}: [100, 20, 5]"
+            f"class_counts must be like [100, 5], numbers in the order of the classes, not {kind}"
         ) from None
     if counts.dtype == torch.bool:
         raise FedGAError("class_counts must be numbers of samples, but is true and false: count the samples")

@@ -145,7 +145,6 @@ def _checked(logits: Tensor, targets: Tensor, class_counts: Tensor | Sequence[fl
         class_counts = checks.counts_to_keep(class_counts)
     counts = torch.as_tensor(class_counts, device=logits.device)
     if list(counts.shape) != [classes]:
-        raise FedGAError(
-            f"class_counts must be one number for each of the {classes} classes, but has shape {list(counts.shape)}"
-        )
+        shape = list(counts.shape)
+        raise FedGAError(f"class_counts must be one number for each of the {classes} classes, but has shape {shape}")
     return counts

@@ -39,8 +39,7 @@ def own_model(name: str) -> plugins.Plugin | None:
 
 
 def _find(name: str) -> ModelBuilder:
-    part = own_model(name)
-    if part is not None:
+    if part := own_model(name):
         return _builder(part.load(), str(part))
     if name not in MODELS:
         raise plugins.unknown("models", name, [*MODELS, *own_models(), "package.module:Class"])

@@ -119,9 +119,8 @@ def tiny_imagenet(root: Path) -> PictureFolder:
 
 def _check_plain(path: Path, names: Sequence[str]) -> None:
     """A name with a slash would lead out of the data set's own folder."""
-    odd = next((name for name in names if name in (".", "..") or Path(name).name != name), None)
-    if odd is not None:
-        raise FedGAError(f"{path} lists {quoted(odd)}, which is no plain name: replace it by an intact copy")
+    if odd := [name for name in names if name in (".", "..") or Path(name).name != name]:
+        raise FedGAError(f"{path} lists {quoted(odd[0])}, which is no plain name: replace it by an intact copy")
 
 
 def _lines(path: Path) -> list[str]:

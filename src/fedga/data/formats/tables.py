@@ -217,8 +217,7 @@ def _texts(columns: _Columns, name: str, kind: str, column: Any) -> np.ndarray:
     require_memory(needed, f"column {name!r} of {columns.where}", f"write shorter names, as each {kind}'s number")
     different = np.char.strip(np.array(chunks[0].dictionary.to_pylist(), dtype=str))
     texts = different[np.concatenate([chunk.indices.to_numpy() for chunk in chunks])]
-    missing = int(np.isin(texts, _MISSING).sum()) if kind == "label" else 0
-    if missing:
+    if missing := int(np.isin(texts, _MISSING).sum()) if kind == "label" else 0:
         raise FedGAError(f"column {name!r} of {columns.where} is empty or NA in {missing} rows: label or remove them")
     return texts
 

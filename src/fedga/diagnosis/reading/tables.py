@@ -91,9 +91,8 @@ class _ParquetTable:
         with reading(self._path, "a Parquet file"):
             require_regular(self._path)
             # Buffered by page: a file of one row group would else be in memory as a whole.
-            return self._parquet.ParquetFile(
-                self._path, pre_buffer=False, buffer_size=1 << 16, read_dictionary=list(words)
-            )
+            buffered: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 16}
+            return self._parquet.ParquetFile(self._path, read_dictionary=list(words), **buffered)
 
     def _is_text(self, name: str) -> bool:
         """Whether a column holds texts; one of lists and the like is refused before anything is read."""

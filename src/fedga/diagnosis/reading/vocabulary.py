@@ -174,8 +174,7 @@ def _as_number(text: str) -> str:
 def check_names(names: Sequence[object], where: str) -> tuple[str, ...]:
     """Class names as text, each once."""
     texts = tuple(text_of(name) for name in names)
-    twice = sorted(name for name, times in Counter(texts).items() if times > 1)
-    if twice:
+    if twice := sorted(name for name, times in Counter(texts).items() if times > 1):
         raise FedGAError(f"{where} has two classes called {twice[0]!r}: give every class a name of its own")
     if "" in texts:
         raise FedGAError(f"class {texts.index('')} of {where} has an empty name: give every class a name")
