@@ -116,28 +116,7 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
         device: str | torch.device = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        self.algorithm = algorithm
-        self.model = model
-        self.hidden = hidden
-        self.rounds = rounds
-        self.active = active
-        self.local_epochs = local_epochs
-        self.batch_size = batch_size
-        self.optimizer = optimizer
-        self.lr = lr
-        self.lr_schedule = lr_schedule
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.clip = clip
-        self.aggregation = aggregation
-        self.server = server
-        self.server_rate = server_rate
-        self.server_average = server_average
-        self.standardize = standardize
-        self.evaluate_every = evaluate_every
-        self.diagnose_every = diagnose_every
-        self.device = device
-        self.random_state = random_state
+        self.__dict__.update({name: value for name, value in locals().items() if name not in ("self", "__class__")})
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> FedGAClassifier:  # noqa: N803 - scikit-learn's name
         """Train over the sites that ``groups [samples]`` names; without it all rows are one site's."""
@@ -151,12 +130,11 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
     def _fit(self, X: Any, y: Any, groups: Any) -> FedGAClassifier:  # noqa: N803
         rows, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        hidden: Any = self.hidden  # this and standardize are not seen by the engine, which checks the others
-        standardize: Any = self.standardize
-        if not isinstance(hidden, Integral) or int(hidden) < 1:
-            raise FedGAError(f"hidden must be a whole number of 1 or more, not {hidden!r}")
-        if not isinstance(standardize, Integral | np.bool_) or standardize not in (0, 1):
-            raise FedGAError(f"standardize must be True or False, not {standardize!r}")
+        # These two are not seen by the engine, which checks the others.
+        if not isinstance(self.hidden, Integral) or int(self.hidden) < 1:
+            raise FedGAError(f"hidden must be a whole number of 1 or more, not {self.hidden!r}")
+        if not isinstance(self.standardize, Integral | np.bool_) or self.standardize not in (0, 1):
+            raise FedGAError(f"standardize must be True or False, not {self.standardize!r}")
         self.classes_, targets = np.unique(y, return_inverse=True)
         self.site_names_, sites = _numbered_sites(groups, y)
         self.scaler_ = StandardScaler().fit(rows) if self.standardize else None
@@ -192,10 +170,8 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
             inputs = np.ascontiguousarray(rows, dtype=np.float32)
         if not np.isfinite(inputs).all():
             column = int(np.flatnonzero(~np.isfinite(inputs).all(0))[0])
-            raise FedGAError(
-                f"column {column} of X has values that float32 cannot hold: give it another unit, or leave "
-                "standardize=True"
-            )
+            cure = "give it another unit, or leave standardize=True"
+            raise FedGAError(f"column {column} of X has values that float32 cannot hold: {cure}")
         return inputs
 
     def _federation(self, inputs: np.ndarray, targets: np.ndarray, sites: np.ndarray) -> Federation:
@@ -251,8 +227,7 @@ def _numbered_sites(groups: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         groups = np.array(groups, dtype=object)  # NumPy alone makes the text "1" of the number 1, and "nan" of NaN
     groups = column_or_1d(groups)
     check_consistent_length(y, groups)
-    missing = sum(map(_is_missing, groups)) if groups.dtype.kind in "Of" else 0
-    if missing:
+    if missing := sum(map(_is_missing, groups)) if groups.dtype.kind in "Of" else 0:
         raise FedGAError(f"groups names no site for {missing} rows: fill them in, or leave these rows out")
     try:
         return np.unique(groups, return_inverse=True)

@@ -10,7 +10,7 @@ import pytest
 
 from fedga.data import SOURCES, load_dataset
 from fedga.data import cache as cache_module
-from fedga.data.formats import images as images_module
+from fedga.data.formats import parquet as parquet_module
 from tests.data.data_makers import check_equal, pictures, splits, write_parquet, write_picture_classes
 from tests.patience import PATIENCE_S
 
@@ -27,13 +27,13 @@ def arrays(tmp_path: Path) -> tuple[np.ndarray, ...]:
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many pictures each decoding had, in order."""
     counted: list[int] = []
-    original = images_module._decode
+    original = parquet_module.decode
 
-    def count(pillow: object, pictures: object, count: int, *rest: object) -> np.ndarray:
+    def count(pictures: object, count: int, **options: object) -> np.ndarray:
         counted.append(count)
-        return original(pillow, pictures, count, *rest)  # type: ignore[arg-type]
+        return original(pictures, count, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(images_module, "_decode", count)
+    monkeypatch.setattr(parquet_module, "decode", count)
     return counted
 
 

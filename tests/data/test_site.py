@@ -12,7 +12,7 @@ import pytest
 
 from fedga.data import Dataset, load_dataset
 from fedga.data.assemble import fingerprint
-from fedga.data.formats import images as images_module
+from fedga.data.formats import folders as folders_module
 from fedga.data.site import columns_digest, load_central, load_site
 from fedga.errors import FedGAError
 from tests.data.data_makers import check_equal, pictures, write_parquet, write_picture_classes
@@ -172,13 +172,13 @@ def test_npz(load: Callable[..., Dataset], tmp_path: Path) -> None:
 
 def test_pictures_are_decoded_once_for_each_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
-    original = images_module._decode
+    original = folders_module.decode
 
-    def count(*given: object) -> np.ndarray:
+    def count(*given: object, **options: object) -> np.ndarray:
         decoded.append(1)
-        return original(*given)  # type: ignore[arg-type]
+        return original(*given, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(images_module, "_decode", count)
+    monkeypatch.setattr(folders_module, "decode", count)
     write_picture_classes(tmp_path / "own", pictures(10, (1, 4, 4)), ["nevus"] * 10)
     first, again = load_site(tmp_path / "own", SKIN), load_site(tmp_path / "own", SKIN)
     assert len(decoded) == 1

@@ -12,7 +12,7 @@ import pytest
 
 from fedga.diagnosis.reading import csv_blocks
 from fedga.diagnosis.reading.columns import ColumnOptions
-from fedga.diagnosis.reading.predictions import read_predictions
+from fedga.diagnosis.reading.tables import read_predictions
 from fedga.errors import FedGAError
 from tests.diagnosis.made_up import made_up, write_npz
 

@@ -19,7 +19,7 @@ from fedga.data.formats import csv_files
 from fedga.diagnosis.counts import holdings_of, read_counts
 from fedga.diagnosis.diagnosis import diagnose
 from fedga.diagnosis.reading.columns import ColumnOptions
-from fedga.diagnosis.reading.predictions import read_predictions
+from fedga.diagnosis.reading.tables import read_predictions
 from fedga.errors import FedGAError
 from tests.sentences import one_sentence
 

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 
 from fedga import calibrated_labels, class_accuracy, ea_ratio, error_asymmetry
 from fedga.diagnosis import Diagnosis, diagnose
-from fedga.diagnosis.interval import ratio_limits
-from fedga.diagnosis.measure import stationary_bounds
+from fedga.diagnosis.measure import ratio_limits, stationary_bounds
 from tests.diagnosis.made_up import MadeUp, made_up
 
 

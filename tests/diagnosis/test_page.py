@@ -15,8 +15,7 @@ import pytest
 
 from fedga.diagnosis import Diagnosis, diagnose
 from fedga.diagnosis.build import html_of
-from fedga.diagnosis.maps import asymmetry_map, holdings_map
-from fedga.diagnosis.picture import LogScale, class_picture
+from fedga.diagnosis.picture import LogScale, asymmetry_map, class_picture, holdings_map
 from fedga.diagnosis.shown import page_tables
 from fedga.errors import FedGAError
 from tests.diagnosis.made_up import made_up

@@ -9,14 +9,5 @@ from fedga.data.partitions import PARTITIONS, Partition, PartitionInputs, make_f
 from fedga.data.sources import load_dataset
 from fedga.spec.catalog import SOURCES, Source
 
-__all__ = [
-    "PARTITIONS",
-    "SOURCES",
-    "Dataset",
-    "Federation",
-    "Partition",
-    "PartitionInputs",
-    "Source",
-    "load_dataset",
-    "make_federation",
-]
+__all__ = ["PARTITIONS", "SOURCES", "Dataset", "Federation", "Partition", "PartitionInputs", "Source"]
+__all__ += ["load_dataset", "make_federation"]

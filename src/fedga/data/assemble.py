@@ -68,8 +68,7 @@ def assemble(name: str, parts: Parts, *, input_scale: float = 255.0) -> Dataset:
     for split, samples in (("train", train), ("test", test)):
         if not len(samples.inputs):
             raise FedGAError(f"{samples.where} has no samples in its {split} split: add some")
-    missing = np.flatnonzero(np.bincount(train.labels, minlength=len(parts.class_names)) == 0).tolist()
-    if missing:
+    if missing := np.flatnonzero(np.bincount(train.labels, minlength=len(parts.class_names)) == 0).tolist():
         names = listed([parts.class_names[at] for at in missing])
         raise FedGAError(f"class {names} has no training sample in {train.where}: add some, or leave the class out")
     return join(name, train, test, parts.class_names, input_scale=input_scale)
@@ -80,10 +79,9 @@ def join(
 ) -> Dataset:
     """Two splits whose labels are class indices by now, as a ``Dataset`` with a content fingerprint."""
     if train.inputs.shape[1:] != test.inputs.shape[1:]:
-        raise FedGAError(
-            f"training samples of {train.where} have shape {train.inputs.shape[1:]} but test samples of {test.where} "
-            f"have shape {test.inputs.shape[1:]}: make them alike"
-        )
+        trained = f"training samples of {train.where} have shape {train.inputs.shape[1:]}"
+        tested = f"test samples of {test.where} have shape {test.inputs.shape[1:]}"
+        raise FedGAError(f"{trained} but {tested}: make them alike")
     clients, client_names = _encode_clients(train)
     arrays = (train.inputs, train.labels, test.inputs, test.labels)
     scale = input_scale if train.inputs.dtype == np.uint8 else 1.0
@@ -132,10 +130,8 @@ def check_lengths(samples: Samples) -> None:
     """Refuse labels, or clients where there are any, that are not one for each sample."""
     for kind, values in (("label", samples.labels), ("client", samples.clients)):
         if values is not None and values.shape != (len(samples.inputs),):
-            raise FedGAError(
-                f"{samples.where} has {len(samples.inputs)} samples but {kind}s of shape {values.shape}: give one "
-                f"{kind} per sample"
-            )
+            there = f"{len(samples.inputs)} samples but {kind}s of shape {values.shape}"
+            raise FedGAError(f"{samples.where} has {there}: give one {kind} per sample")
 
 
 def _encode_labels(parts: Parts) -> Parts:
@@ -151,15 +147,14 @@ def _encode_labels(parts: Parts) -> Parts:
         encoded, names = [labels - 1 for labels in encoded], tuple(map(str, np.unique(encoded[0]).tolist()))
     highest, samples = max(int(each.max(initial=0)) for each in encoded), len(parts.train.inputs)
     if not names and highest >= samples:
-        raise FedGAError(
-            f"label {highest} of {parts.train.where} asks for {highest + 1} classes, more than its {samples} training "
-            "samples: number the classes from 0, or write them as text"
-        )
+        asked = f"{highest + 1} classes, more than its {samples} training samples"
+        cure = "number the classes from 0, or write them as text"
+        raise FedGAError(f"label {highest} of {parts.train.where} asks for {asked}: {cure}")
     names = names or tuple(map(str, range(highest + 1)))
     for split, labels in zip(parts.splits, encoded, strict=True):
         if wrong := np.unique(labels[(labels < 0) | (labels >= len(names))]).tolist():
-            outside = f"outside the classes 0 to {len(names) - 1}: correct it"
-            raise FedGAError(f"{split.where} has label {listed(wrong)}, {outside}")
+            classes = f"the classes 0 to {len(names) - 1}"
+            raise FedGAError(f"{split.where} has label {listed(wrong)}, outside {classes}: correct it")
     return parts.with_labels(encoded, names)
 
 
@@ -179,8 +174,7 @@ def whole_numbers(samples: Samples) -> np.ndarray:
     """Labels that are numbers as int64."""
     labels = samples.labels
     if labels.dtype.kind == "f":
-        bad = int((~np.isfinite(labels)).sum())
-        if bad:
+        if bad := int((~np.isfinite(labels)).sum()):
             raise FedGAError(f"{samples.where} has {bad} labels that are NaN or infinite: label or remove them")
         odd = labels[labels != np.rint(labels)]
         if len(odd):

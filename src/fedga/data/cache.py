@@ -6,8 +6,6 @@ it, so a reader sees a whole entry or none, and of two processes that decode at 
 description has digests of the arrays and of itself: an entry of which a single bit has changed is decoded again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -33,11 +31,9 @@ _THREADS = 2
 
 def cache_dir() -> Path:
     """``FEDGA_CACHE``, else ``XDG_CACHE_HOME/fedga``, else ``~/.cache/fedga``."""
-    chosen = os.environ.get("FEDGA_CACHE")
-    if chosen:
+    if chosen := os.environ.get("FEDGA_CACHE"):
         return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path(os.path.expanduser("~")) / ".cache") / "fedga"
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fedga"
 
 
 def remember(name: str, files: Iterable[Path], options: Sequence[str | None], build: Callable[[], Dataset]) -> Dataset:
@@ -48,8 +44,7 @@ def remember(name: str, files: Iterable[Path], options: Sequence[str | None], bu
     """
     family, entry = _entry_names(name, files, options)
     folder = cache_dir() / "decoded"
-    cached = _open(folder / entry, name)
-    if cached is not None:
+    if cached := _open(folder / entry, name):
         return cached
     with within_memory(f"the data set {name}"):
         dataset = build()
@@ -79,10 +74,7 @@ def _entry_names(name: str, files: Iterable[Path], options: Sequence[str | None]
 
 
 def _open(entry: Path, name: str) -> Dataset | None:
-    """The entry, or None if it is absent or damaged in any way.
-
-    Mapped copy-on-write: nothing is ever written back, and torch can wrap the arrays without a copy or a warning.
-    """
+    """The entry, mapped copy-on-write so that torch can wrap it; None if it is absent or damaged in any way."""
     try:
         with open_regular(entry / "meta.json") as file:
             meta = json.load(file)
@@ -95,10 +87,8 @@ def _open(entry: Path, name: str) -> Dataset | None:
             if array.dtype.str != dtype or list(array.shape) != shape or _digest_of_array(array) != digest:
                 return None
             arrays[key] = array
-        fields: dict[str, Any] = {
-            key: array if key.endswith("inputs") else np.array(array) for key, array in arrays.items()
-        }
-        fields |= {key: tuple(meta[key]) for key in ("class_names", "client_names")}
+        fields: dict[str, Any] = {key: np.array(array) for key, array in arrays.items() if not key.endswith("inputs")}
+        fields = arrays | fields | {key: tuple(meta[key]) for key in ("class_names", "client_names")}
         fields |= {"input_scale": float(meta["input_scale"]), "fingerprint": str(meta["fingerprint"])}
         dataset = Dataset(name, **fields)
     except Exception:  # whatever a damaged file provokes, the remedy is the same: decode again

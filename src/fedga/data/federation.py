@@ -1,7 +1,5 @@
 """The two values that data becomes: a data set, and the clients that share it out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 

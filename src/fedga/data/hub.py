@@ -6,8 +6,6 @@ interrupted download goes on where it stopped and a wrong file never gets its fi
 sets are public.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -24,10 +22,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def download(source: Source, folder: Path, *, endpoint: str | None = None) -> None:
-    """Place the files of ``source`` under ``folder/NAME``, in the layout of its Hub repository.
-
-    ``endpoint`` is the Hub's address, else ``HF_ENDPOINT``, else https://huggingface.co.
-    """
+    """Place the files of ``source`` under ``folder/NAME``; ``endpoint`` is the Hub's address, else ``HF_ENDPOINT``."""
     hub = source.hub
     if hub is None:
         raise FedGAError(f"data set {source.name!r} is not on the Hub: it needs no download")
@@ -48,10 +43,9 @@ def download(source: Source, folder: Path, *, endpoint: str | None = None) -> No
         if isinstance(error, FedGAError):
             raise
         detail = " ".join(str(error).split())[:160] or "no reason given"
-        raise FedGAError(
-            f"{source.name} could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail}): "
-            f"try again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
-        ) from error
+        problem = f"could not be downloaded from {endpoint} to {target} ({type(error).__name__}: {detail})"
+        cure = f"try again to go on where it stopped, or put {' and '.join(source.files[:2])} into {folder} yourself"
+        raise FedGAError(f"{source.name} {problem}: {cure}") from error
 
 
 def _library() -> Any:

@@ -1,7 +1,5 @@
 """Finding the local copy of a named data set: which files, and how they are read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ file it brings, its labels become places in that agreed list, so that class 3 is
 cannot be placed for certain is refused: a class taken for another would spoil the model of everybody, unseen.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -67,8 +65,7 @@ def load_central(
     def splits(parts: Parts) -> tuple[Samples, Samples]:
         test = parts.train if parts.test is None else parts.test
         if not len(test.inputs):
-            cure = "add some, or move some from its training split"
-            raise FedGAError(f"{test.where} has no samples to evaluate on: {cure}")
+            raise FedGAError(f"{test.where} has no samples to evaluate on: add some, or move some from its train split")
         return parts.train if len(parts.train.inputs) else test, test
 
     return _load("central", path, class_names, TableOptions(label_column, progress=progress), splits)
@@ -106,10 +103,8 @@ def _checked(class_names: Sequence[str]) -> tuple[str, ...]:
 
 def _encoded(parts: Parts, agreed: tuple[str, ...]) -> Parts:
     _check_places(parts, agreed)
-    advice = (
-        f"which is not among the agreed ones ({listed(agreed, _NAMED_CLASSES)}): correct the label, or have the "
-        "federation agree on that class"
-    )
+    advice = f"which is not among the agreed ones ({listed(agreed, _NAMED_CLASSES)}): "
+    advice += "correct the label, or have the federation agree on that class"
 
     def encode(samples: Samples) -> np.ndarray:
         if samples.labels.dtype.kind not in "US":
@@ -129,11 +124,9 @@ def _check_places(parts: Parts, agreed: tuple[str, ...]) -> None:
     numbered = [samples for samples in parts.splits if samples.labels.dtype.kind not in "USb"]
     met = {number for samples in numbered for number in np.unique(whole_numbers(samples)).tolist()}
     if met and min(met) >= 1 and max(met) <= len(agreed):
-        raise FedGAError(
-            f"{parts.train.where} has labels that are numbers, and no 0 among them: they may count from 1, or class "
-            f"{agreed[0]} has no sample here, so write the names of the classes ({listed(agreed, _NAMED_CLASSES)}) "
-            "instead of numbers"
-        )
+        doubt = f"they may count from 1, or class {agreed[0]} has no sample here"
+        cure = f"write the names of the classes ({listed(agreed, _NAMED_CLASSES)}) instead of numbers"
+        raise FedGAError(f"{parts.train.where} has labels that are numbers, and no 0 among them: {doubt}, so {cure}")
 
 
 def _called(samples: Samples, own: tuple[str, ...], agreed: tuple[str, ...]) -> np.ndarray:
@@ -144,11 +137,7 @@ def _called(samples: Samples, own: tuple[str, ...], agreed: tuple[str, ...]) -> 
 
 
 def _meanings(own: tuple[str, ...], agreed: tuple[str, ...], *, truth: bool) -> Mapping[int, str]:
-    """The name that each number stands for.
-
-    Names are compared by value, since a column of ``01`` or ``1.0`` is read as numbers and one of ``True`` as truth
-    values. A file that calls its classes 0, 1, 2 and so on says nothing by that.
-    """
+    """The name that each number stands for, by value: a column of ``01`` or ``1.0`` is read as numbers."""
     if own and own != tuple(map(str, range(len(own)))):
         return dict(enumerate(own))
     words = {name.lower(): name for name in agreed}
@@ -157,10 +146,8 @@ def _meanings(own: tuple[str, ...], agreed: tuple[str, ...], *, truth: bool) -> 
             return {0: words[no], 1: words[yes]}
     numbered = {number: name for name in agreed if (number := _number(name)) is not None}
     if truth and not numbered:
-        raise FedGAError(
-            f"labels that are true or false do not say which of the agreed classes ({listed(agreed, _NAMED_CLASSES)}) "
-            "they mean: write the names of the classes instead"
-        )
+        doubt = f"which of the agreed classes ({listed(agreed, _NAMED_CLASSES)}) they mean"
+        raise FedGAError(f"labels that are true or false do not say {doubt}: write the names of the classes instead")
     return numbered or dict(enumerate(agreed))
 
 
@@ -177,10 +164,7 @@ def _number(name: str) -> int | None:
 
 
 def columns_digest(path: str | Path, label_column: str | None = None) -> str:
-    """Of the names of a table's columns in their order: equal tables have equal ones; empty for all but tables.
-
-    Label, client and split may stand anywhere and are called differently, so that only features are compared.
-    """
+    """Of the names of a table's features, in their order: equal tables have equal ones; empty for all but tables."""
     path = Path(path).expanduser()
     suffix = path.suffix.lower()
     if suffix == ".csv":

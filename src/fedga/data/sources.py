@@ -1,7 +1,5 @@
 """Where samples come from: ``load_dataset`` takes the name of a known data set or the path of one's own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,9 +14,9 @@ from fedga.data import cache, local
 from fedga.data.assemble import TEST_EVERY, Parts, Samples, assemble, fingerprint
 from fedga.data.federation import Dataset
 from fedga.data.formats import tables
-from fedga.data.formats.arrays import CHANNELS, read_npz
 from fedga.data.formats.files import Progress, optional
 from fedga.data.formats.folders import image_folder
+from fedga.data.formats.npz import CHANNELS, read_npz
 from fedga.data.hub import download as download_source
 from fedga.errors import FedGAError, a_or_an, unknown_name
 from fedga.spec.catalog import SOURCES, Source, find_source, plain
@@ -94,10 +92,9 @@ def _load_named(source: Source, folders: tuple[Path, ...], options: tables.Table
         found = local.find(source, folders, options)
     if found is None:
         there = (f"{folder}{'' if folder.is_dir() else ' (which does not exist)'}" for folder in folders)
-        raise FedGAError(
-            f"no local copy of {source.name}: looked for {', '.join(source.files)} in {' and '.join(there)}; get it "
-            f"with 'fedga data get {source.name}', or set FEDGA_DATA to the folder that has it"
-        )
+        looked = f"looked for {', '.join(source.files)} in {' and '.join(there)}"
+        cure = f"get it with 'fedga data get {source.name}', or set FEDGA_DATA to the folder that has it"
+        raise FedGAError(f"no local copy of {source.name}: {looked}; {cure}")
     if found.files[0].suffix != ".parquet":
         _refuse_columns(options, f"the copy of {source.name} at {found.files[0]}")
     key = ("named", options.label_column, options.client_column)
@@ -108,10 +105,9 @@ def _build_named(source: Source, found: local.LocalCopy, options: tables.TableOp
     parts = found.read()
     shape = parts.train.inputs.shape[1:]
     if shape != source.shape:
-        raise FedGAError(
-            f"{parts.train.where} has pictures of shape {shape} where {source.name} has {source.shape}: use the "
-            "original pictures, or give the file by its path as a data set of your own"
-        )
+        cure = "use the original pictures, or give the file by its path as a data set of your own"
+        shapes = f"of shape {shape} where {source.name} has {source.shape}"
+        raise FedGAError(f"{parts.train.where} has pictures {shapes}: {cure}")
     if source.class_names and options.label_column is None:
         parts = replace(parts, class_names=source.class_names)
     return assemble(source.name, parts)
@@ -194,15 +190,12 @@ def _load_own(part: plugins.Plugin, data_dir: Path | str | None) -> Dataset:
 def _problem(inputs: np.ndarray, targets: np.ndarray, classes: int) -> str:
     """What is wrong with a split that was put together by hand, and what to do; `assemble` sees to it for others."""
     if inputs.dtype not in (np.uint8, np.float32) or targets.dtype != np.int64:
-        return (
-            f"samples of type {inputs.dtype} and labels of type {targets.dtype}: use uint8 for pictures, float32 for "
-            "tables and int64 for labels, or make it with fedga.data.assemble"
-        )
+        cure = "use uint8 for pictures, float32 for tables and int64 for labels, or make it with fedga.data.assemble"
+        return f"samples of type {inputs.dtype} and labels of type {targets.dtype}: {cure}"
     if len(inputs) != len(targets) or not len(inputs):
         return f"{len(inputs)} samples and {len(targets)} labels: give each sample one label"
     if targets.min() < 0 or targets.max() >= classes:
         return f"labels outside 0 to {classes - 1}, its classes: number them from 0"
     if inputs.ndim == 4 and inputs.shape[3] in CHANNELS and inputs.shape[1] not in CHANNELS:
-        cure = "put them first, as in pictures.transpose(0, 3, 1, 2)"
-        return f"pictures of shape {inputs.shape[1:]}, with the channels last: {cure}"
+        return f"pictures of shape {inputs.shape[1:]}, channels last: use pictures.transpose(0, 3, 1, 2)"
     return "" if np.isfinite(inputs).all() else "samples that are not finite numbers: leave them out, or fill them in"

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedga.common.files import write_whole
-from fedga.diagnosis import maps, picture
-from fedga.diagnosis.formatting import percent
+from fedga.diagnosis import picture
 from fedga.diagnosis.measure import FEW_SAMPLES
-from fedga.diagnosis.numbers import as_csv, as_json, cell_rows, class_rows, site_rows
-from fedga.diagnosis.reading.target import beside, check_target
+from fedga.diagnosis.numbers import as_csv, as_json, beside, cell_rows, check_target, class_rows, percent, site_rows
 from fedga.diagnosis.shown import page_tables
 from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, is_forgotten
 from fedga.errors import FedGAError
@@ -30,10 +28,7 @@ _SCRIPTS = ("base.js", "tables.js", "page.js")
 
 
 def write_diagnosis(found: Diagnosis, page: Path) -> list[Path]:
-    """Write the page, and beside it JSON and CSV, each whole or not at all; the files written, the page first.
-
-    A table that an earlier page had, and this one has not, is removed.
-    """
+    """Write the page, and beside it JSON and CSV, each whole or not at all; tables of an earlier page are removed."""
     check_target(page)
     tables = {"classes.csv": class_rows(found), "sites.csv": site_rows(found), "cells.csv": cell_rows(found)}
     paths = beside(page)
@@ -66,11 +61,11 @@ def html_of(found: Diagnosis) -> str:
         facts=_facts(found),
         classes=picture.class_picture(found),
         not_judged=sum(row["worst_class"] is None for row in site_rows(found)),
-        asymmetry_map=maps.asymmetry_map(found),
-        holdings_map=maps.holdings_map(found),
+        asymmetry_map=picture.asymmetry_map(found),
+        holdings_map=picture.holdings_map(found),
         example=example,
-        rare=None if example is None else maps.label_bars(found, example.rare, example.counts),
-        frequent=None if example is None else maps.label_bars(found, example.frequent, example.counts),
+        rare=None if example is None else picture.label_bars(found, example.rare, example.counts),
+        frequent=None if example is None else picture.label_bars(found, example.frequent, example.counts),
         tables=[TableView(table) for table in page_tables(found)],
         rules={"few": FEW_SAMPLES, "forgotten": FORGOTTEN, "missed": percent(LEAST_MISSED)},
     )

@@ -1,7 +1,5 @@
 """How many samples of each class were trained on, where a user says so."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -99,8 +97,7 @@ def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[s
     by_site = _once("the class counts", ((text_of(site), of_site) for site, of_site in given.items()))
     if "" in by_site:
         raise FedGAError("there are class counts of a site without a name: name every site")
-    absent = [site for site in site_names if site not in by_site]
-    if absent:
+    if absent := [site for site in site_names if site not in by_site]:
         raise FedGAError(f"site {absent[0]!r} has predictions and no class counts: give its counts too")
     counts = np.stack([_row(of_site, labels, site) for site, of_site in by_site.items()])
     return Holdings(tuple(by_site), counts, source)

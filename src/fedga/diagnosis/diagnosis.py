@@ -1,7 +1,5 @@
 """A diagnosis as a value, and the function that makes one of predictions in memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedga.diagnosis.counts import Given, Holdings, holdings_of
-from fedga.diagnosis.example import Example, example_of
 from fedga.diagnosis.measure import Errors, errors_of, stationary_bounds
 from fedga.diagnosis.reading.arrays import pieces_of, tally_arrays
 from fedga.diagnosis.reading.tally import Predictions
 from fedga.diagnosis.reading.vocabulary import text_of
-from fedga.diagnosis.verdict import Verdict, judge
+from fedga.diagnosis.verdict import Example, Verdict, example_of, judge
 from fedga.errors import FedGAError
 
 

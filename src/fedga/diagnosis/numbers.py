@@ -1,4 +1,4 @@
-"""A diagnosis for programs: JSON, and tables by class, by site and by both as CSV."""
+"""The numbers of a diagnosis: as text for readers, as JSON and CSV for programs, and where the files may go."""
 
 from __future__ import annotations
 
@@ -6,16 +6,73 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedga.common.spreadsheet import text_cell
 from fedga.diagnosis.measure import Errors
+from fedga.errors import FedGAError
+from fedga.report.documents import NOTHING
+from fedga.report.summary import number_text
 
 if TYPE_CHECKING:
     from fedga.diagnosis.diagnosis import Diagnosis
+
+MOST_TIMES = 1000  # beyond, EA says how small a number was divided by, and is not spelled out
+
+
+def percent(share: float) -> str:
+    """
+    >>> print(percent(0.4567), percent(0.0312), percent(0.00004), percent(0.0), sep=", ")
+    46 %, 3.1 %, under 0.1 %, 0 %
+    >>> print(percent(0.9961), percent(0.99999), percent(1.0), sep=", ")
+    99.6 %, over 99.9 %, 100 %
+    """
+    if math.isnan(share):
+        return NOTHING
+    if 0 < share < 0.001:
+        return "under 0.1\u00a0%"
+    if 0.9995 <= share < 1:
+        return "over 99.9\u00a0%"
+    whole = share in (0, 1) or 0.1 <= share < 0.99
+    return f"{100 * share:.{0 if whole else 1}f}\u00a0%"
+
+
+def times(ea: float) -> str:
+    """
+    >>> times(8.04), times(1.26), times(340.2), times(1.01), times(float("inf"))
+    ('8 times', '1.3 times', '340 times', '1.0 times', 'more than 1,000 times')
+    """
+    if ea > MOST_TIMES:
+        return f"more than {MOST_TIMES:,} times"
+    text = f"{ea:,.0f}" if ea >= 10 else f"{ea:.1f}"
+    return f"{text if text == '1.0' else text.removesuffix('.0')} times"
+
+
+def number(count: float) -> str:
+    return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.1f}"
+
+
+def span(low: float, high: float) -> str:
+    return NOTHING if math.isnan(low) else f"{number_text(low, True)} to {number_text(high, True)}"
+
+
+def field_text(name: str, value: Any) -> str:
+    """A value of the row of a class or site, by the name of its column."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NOTHING
+    if isinstance(value, str):
+        return value
+    if name == "accuracy":
+        return percent(value)
+    if name in ("missed", "false_alarm"):
+        return number_text(value)
+    return number_text(value, True) if name in ("ea", "ea_ratio", "worst_ea") else number(value)
+
 
 FORMAT = "fedga-diagnosis-1"
 Record = dict[str, Any]  # a row by the names of its columns
@@ -119,3 +176,46 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_BEGINNINGS = {  # of the files beside a page, by which they are known again
+    "numbers.json": b'{\n "format": "fedga-diagnosis-',
+    "classes.csv": b"class,trained_on,samples,",
+    "sites.csv": b"site,samples,accuracy,",
+    "cells.csv": b"site,class,trained_on,",
+}
+
+
+def beside(page: Path) -> dict[str, Path]:
+    """The files that may lie beside a page, by what they hold."""
+    return {ending: page.with_name(f"{page.stem}-{ending}") for ending in _BEGINNINGS}
+
+
+def check_target(page: Path) -> None:
+    """Refuse a place where no page can go, or where files of others lie, before anything long is done."""
+    try:
+        problem = _problem(page)
+    except OSError as error:  # a name too long, a folder that may not be looked into
+        problem = f"{str(page)!r} cannot be written ({error.strerror or error})"
+    if problem:
+        raise FedGAError(f"{problem}: give another file with --out")
+
+
+def _problem(page: Path) -> str:
+    if page.is_dir():
+        return f"the page cannot be written to {str(page)!r}, which is a folder"
+    if page.suffix.lower() not in (".html", ".htm"):
+        return f"the page {str(page)!r} must end in .html"
+    begin = {page: b"<!doctype html"} | dict(zip(beside(page).values(), _BEGINNINGS.values(), strict=True))
+    for path, beginning in begin.items():
+        if path.exists() and not (path.is_file() and _start(path, len(beginning)) == beginning):
+            return f"{str(path)!r} is there and was not written by fedga diagnose, so it is not overwritten"
+    folder = next(parent for parent in page.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return f"{str(folder)!r} is no folder that may be written to"
+    return ""
+
+
+def _start(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(size).lower()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedga.diagnosis.formatting import field_text, span
-from fedga.diagnosis.numbers import Record, cell_rows, class_rows, site_rows
+from fedga.diagnosis.numbers import Record, cell_rows, class_rows, field_text, site_rows, span
 from fedga.diagnosis.picture import most_telling, place_of
 from fedga.diagnosis.verdict import KIND_NAMES, kind_of
 from fedga.report.documents import NOTHING, Cell, Table
@@ -66,10 +65,8 @@ def _class_rows(found: Diagnosis) -> list[Record]:
     rows = class_rows(found)
     for at, row in enumerate(rows):
         known = not np.isnan([row["ea"], row["bound_low"]]).any()
-        row["interval"], row["expected"] = (
-            span(row["ea_low"], row["ea_high"]),
-            span(row["bound_low"], row["bound_high"]),
-        )
+        row["interval"] = span(row["ea_low"], row["ea_high"])
+        row["expected"] = span(row["bound_low"], row["bound_high"])
         row["place"] = place_of(row) if known else NOTHING
         row["verdict"] = KIND_NAMES[kind_of(found.everywhere, at)]
     return rows

@@ -1,6 +1,7 @@
-"""The diagnosis in one sentence: is a class being forgotten, which one, where and by how much."""
+"""The diagnosis in one sentence: is a class being forgotten, which one, where and by how much.
 
-from __future__ import annotations
+And an example of what gradient alignment would change: the labels that a rare and a frequent sample would get.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +10,8 @@ from typing import Literal
 import numpy as np
 
 from fedga.diagnosis.counts import Holdings
-from fedga.diagnosis.formatting import MOST_TIMES, percent, times
-from fedga.diagnosis.interval import sure_of_all
-from fedga.diagnosis.measure import Errors
+from fedga.diagnosis.measure import Errors, sure_of_all
+from fedga.diagnosis.numbers import MOST_TIMES, percent, times
 
 FORGOTTEN = 2.0  # EA from which a class counts as forgotten
 LEAST_MISSED = 0.05  # below, the ratio of two small errors says little
@@ -34,9 +34,7 @@ class Verdict:
 def judge(
     class_names: Sequence[str], everywhere: Errors, site_names: Sequence[str], sites: Errors | None, holdings: Holdings
 ) -> Verdict:
-    """What the numbers say.
-
-    A class is forgotten where its EA on ``FEW_SAMPLES`` or more is at least ``FORGOTTEN``, and its samples give other
+    """A class is forgotten where its EA on ``FEW_SAMPLES`` or more reaches ``FORGOTTEN``, and its samples give other
     classes at least ``LEAST_MISSED`` of their probability: sure to 95 % of all that is judged at once, since among many
     sites there is always one that was unlucky.
     """
@@ -122,3 +120,53 @@ def kind_of(errors: Errors, at: int) -> Kind:
     if is_forgotten(errors)[at]:
         return "high"
     return "low" if errors.most[at] <= 1 / FORGOTTEN else "even"
+
+
+@dataclass(frozen=True, eq=False)
+class TypicalSample:
+    """A typical sample of a class: the mean prediction on its samples, and its calibrated label."""
+
+    of_class: int
+    prediction: np.ndarray  # p, [classes]
+    label: np.ndarray  # q of Eq. (10), [classes]
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """Two samples trained at one site, or as if all samples lay together."""
+
+    site: int | None  # among those of the holdings
+    counts: np.ndarray  # [classes], that the labels are calibrated by
+    rare: TypicalSample
+    frequent: TypicalSample
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether all classes are counted alike, so that the labels are the usual ones."""
+        return bool(np.ptp(self.counts) == 0)
+
+
+def example_of(everywhere: Errors, holdings: Holdings, suspect: int | None) -> Example | None:
+    """The suspect, else the rarest class, beside the most frequent other one, at the site where most outnumbered."""
+    site, counts, measured = None, holdings.totals, everywhere.samples > 0
+    candidates = (counts > 0) & measured
+    if not candidates.any() or measured.sum() < 2:
+        return None
+    rarest = int(np.argmin(np.where(candidates, counts, np.inf)))
+    rare = rarest if suspect is None or not candidates[suspect] else suspect
+    held = (holdings.counts[:, rare] > 0) & ((holdings.counts > 0).sum(1) > 1)  # beside something else
+    if holdings.site_names and held.any():
+        outnumbered = holdings.counts.max(1) / np.maximum(holdings.counts[:, rare], 1)
+        site = int(np.argmax(np.where(held, outnumbered, -1)))
+        counts = holdings.counts[site]
+    others = measured & (np.arange(len(counts)) != rare)
+    frequent = int(np.argmax(np.where(others, counts, -1)))
+    rare, frequent = sorted((rare, frequent), key=lambda at: counts[at])
+    return Example(site, counts, _sample(everywhere, rare, counts), _sample(everywhere, frequent, counts))
+
+
+def _sample(everywhere: Errors, of_class: int, counts: np.ndarray) -> TypicalSample:
+    prediction = everywhere.means[of_class]
+    label = (1 - counts / (counts[of_class] or 1.0)) * prediction  # Eq. (10): (N_y - N_i) / N_y · p_i
+    label[of_class] = 1
+    return TypicalSample(of_class, prediction, label)

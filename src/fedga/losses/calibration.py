@@ -9,8 +9,6 @@ and the client minimises the cross-entropy of p against q, q held fixed. Where c
 q_i is negative; it is neither clamped nor normalised, for that is what makes the method work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -19,17 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedga.errors import FedGAError, unknown_name
-from fedga.losses.checks import (
-    as_tensor_like,
-    broadcasts_to,
-    check_factor,
-    check_some,
-    check_tensors,
-    checked_counts,
-    counts_to_align,
-    is_at_hand,
-    of_target,
-)
+from fedga.losses import checks
 
 Reduction = Literal["mean", "sum", "none"]
 Variant = Literal["soft", "aligned", "clamped", "through"]
@@ -57,9 +45,9 @@ def calibrated_labels(
     >>> calibrated_labels(p, torch.tensor(3), [100, 0, 20, 5, 20])
     tensor([-15.2000,   0.1000,  -0.1500,   1.0000,  -0.1200])
     """
-    check_factor("strength", strength)
-    check_factor("power", power)
-    counts = checked_counts("probs", probs, targets, class_counts)
+    checks.check_factor("strength", strength)
+    checks.check_factor("power", power)
+    counts = checks.checked_counts("probs", probs, targets, class_counts)
     p = probs.detach().to(at_least_float32(probs))
     return _labels(p, targets, _factors(p, targets, counts, strength, power)).detach().to(probs.dtype)
 
@@ -103,12 +91,13 @@ def ga_loss(
     >>> torch.isclose(ga_loss(logits, targets, [7, 7, 7]), F.cross_entropy(logits, targets))
     tensor(True)
     """
-    check_factor("strength", strength)
-    check_factor("power", power)
+    checks.check_factor("strength", strength)
+    checks.check_factor("power", power)
     loss = _loss(logits, targets, class_counts, strength, reduction, power, variant)
-    counts = as_tensor_like(class_counts, logits)
-    if counts.ndim == 1 and targets.numel() and is_at_hand(counts):  # an engine's stacked clients may have no samples
-        check_some(counts)
+    counts = checks.as_tensor_like(class_counts, logits)
+    # An engine's stacked clients may have no samples.
+    if counts.ndim == 1 and targets.numel() and checks.is_at_hand(counts):
+        checks.check_some(counts)
     return loss
 
 
@@ -133,23 +122,20 @@ def binary_ga_loss(
     >>> logits.grad
     tensor([-0.5000,  0.0500])
     """
-    check_tensors(logits=logits, targets=targets)
-    check_factor("strength", strength)
+    checks.check_tensors(logits=logits, targets=targets)
+    checks.check_factor("strength", strength)
     if not logits.is_floating_point() or targets.shape != logits.shape:
-        raise FedGAError(
-            f"binary_ga_loss needs one floating-point logit per target, "
-            f"but logits are {logits.dtype} {list(logits.shape)} and targets {list(targets.shape)}"
-        )
-    if targets.numel() and is_at_hand(targets):
+        shapes = f"logits are {checks.described(logits)} and targets {list(targets.shape)}"
+        raise FedGAError(f"binary_ga_loss needs one floating-point logit per target, but {shapes}")
+    if targets.numel() and checks.is_at_hand(targets):
         lowest, highest = (bound.item() for bound in targets.aminmax())
         if not (lowest >= 0 and highest <= 1):
             raise FedGAError(f"targets must be from 0 to 1, but are from {lowest:g} to {highest:g}")
     z = logits.to(at_least_float32(logits))
-    counts = as_tensor_like(class_counts, z)
-    if counts.ndim == 0 or counts.shape[-1] != 2 or not broadcasts_to(counts.shape[:-1], logits.shape):
-        raise FedGAError(
-            f"class_counts must be (N_0, N_1) or broadcast to {[*logits.shape, 2]}, but is {list(counts.shape)}"
-        )
+    counts = checks.as_tensor_like(class_counts, z)
+    if counts.ndim == 0 or counts.shape[-1] != 2 or not checks.broadcasts_to(counts.shape[:-1], logits.shape):
+        shapes = f"{[*logits.shape, 2]}, but is {list(counts.shape)}"
+        raise FedGAError(f"class_counts must be (N_0, N_1) or broadcast to {shapes}")
     n_0, n_1 = counts.to(z.dtype).unbind(-1)
     factor = strength * (1 - n_1 / torch.where(n_0 > 0, n_0, 1.0))
     t = targets.to(z.dtype)
@@ -184,7 +170,7 @@ class CountedLoss(nn.Module):
         super().__init__()
         for name, value in settings.items():
             if name in ("strength", "power"):
-                check_factor(name, value)
+                checks.check_factor(name, value)
             elif name in _CHOICES and value not in _CHOICES[name]:
                 raise unknown_name(name, value, _CHOICES[name])
             setattr(self, name, value)
@@ -224,7 +210,7 @@ class GALoss(CountedLoss):
         power: float = 1.0,
         variant: Variant = "soft",
     ) -> None:
-        counts = None if class_counts is None else counts_to_align(class_counts)
+        counts = None if class_counts is None else checks.counts_to_align(class_counts)
         super().__init__(counts, strength=strength, reduction=reduction, power=power, variant=variant)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -237,14 +223,14 @@ class GALoss(CountedLoss):
 def _loss(
     logits: Tensor,
     targets: Tensor,
-    class_counts: Tensor | Sequence[float],
-    strength: float | Tensor,
+    class_counts: Any,
+    strength: Any,
     reduction: Reduction,
-    power: float | Tensor,
+    power: Any,
     variant: Variant,
 ) -> Tensor:
     """:func:`ga_loss` without a check of values, which :class:`GALoss` has done once."""
-    counts = checked_counts("logits", logits, targets, class_counts)
+    counts = checks.checked_counts("logits", logits, targets, class_counts)
     z = logits.to(at_least_float32(logits))
     log_p = F.log_softmax(z, dim=-1)
     p = log_p.exp()
@@ -262,16 +248,11 @@ def _loss(
     return reduced(loss, reduction).to(result_dtype(logits))
 
 
-def _soft_loss(
-    log_p: Tensor, p: Tensor, targets: Tensor, counts: Tensor, strength: float | Tensor, power: float | Tensor
-) -> Tensor:
-    """-log p_y + λ (sum_i (N_i / N_y)^γ p_i - 1): [...].
-
-    The sum over classes comes before the division by N_y^γ: no weight of every sample and class is made for it.
-    """
+def _soft_loss(log_p: Tensor, p: Tensor, targets: Tensor, counts: Tensor, strength: Any, power: Any) -> Tensor:
+    """-log p_y + λ (sum_i (N_i / N_y)^γ p_i - 1): [...], summed before the division: no weight of every sample."""
     index = targets.long().unsqueeze(-1)
     weights = counts.to(p.dtype) ** power
-    log_p_y, weight_y = of_target(log_p, index), weights.expand_as(p).gather(-1, index)
+    log_p_y, weight_y = checks.of_target(log_p, index), weights.expand_as(p).gather(-1, index)
     p_y = log_p_y.exp()
     others = ((weights * p).sum(-1, keepdim=True) - weight_y * p_y) / torch.where(weight_y > 0, weight_y, 1.0)
     return (strength * (others + p_y - 1) - log_p_y).squeeze(-1)
@@ -281,7 +262,7 @@ def _factors(p: Tensor, targets: Tensor, counts: Tensor, strength: float | Tenso
     """λ (1 - (N_i / N_y)^γ), which is (N_y - N_i) / N_y for λ = γ = 1: [..., classes], 0 at the true class."""
     index = targets.long().unsqueeze(-1)
     n = counts.to(p.dtype).expand_as(p)
-    n_y = of_target(n, index)
+    n_y = checks.of_target(n, index)
     ratio = n / torch.where(n_y > 0, n_y, 1.0)
     return (strength * (1 - ratio**power)).scatter(-1, index, 0.0)
 

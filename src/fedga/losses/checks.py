@@ -1,7 +1,5 @@
 """What the losses refuse, and in which words; values are read only where that costs no wait and no break of a graph."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -24,9 +22,9 @@ def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         if "Overflow" in str(error):
             raise FedGAError(_TOO_MANY) from None
+        kind = a_or_an(class_counts)
         raise FedGAError(
-            f"class_counts must be numbers in the order of the classes, not a {type(class_counts).__name__}: such as "
-            "[100, 20, 5], or [counts[name] for name in class_names]"
+            f"class_counts must be like [100, 5], numbers in the order of the classes, not {kind}"
         ) from None
     if counts.dtype == torch.bool:
         raise FedGAError("class_counts must be numbers of samples, but is true and false: count the samples")
@@ -71,6 +69,15 @@ def check_tensors(**arguments: Any) -> None:
             raise FedGAError(f"{name} must be a tensor, not {a_or_an(given)}: use torch.as_tensor")
 
 
+def check_indices(targets: Tensor) -> None:
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+        raise FedGAError(f"targets must be class indices (integers), but is {targets.dtype}")
+
+
+def described(x: Tensor) -> str:
+    return f"{x.dtype} {list(x.shape)}"
+
+
 def is_traced(x: Tensor) -> bool:
     """Whether the values cannot be read, for the code is being compiled or vmapped."""
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)
@@ -89,11 +96,9 @@ def of_target(x: Tensor, index: Tensor) -> Tensor:
         found = re.match(r"index (-?\d+) is out of bounds", str(error))
         if not found:
             raise
-        raise FedGAError(
-            f"targets holds {found[1]}, but the classes are 0 to {x.shape[-1] - 1}: "
-            f"{'subtract 1 if your labels start at 1; ' * (int(found[1]) == x.shape[-1])}"
-            f"to leave such samples out use DenseGALoss(class_counts, ignore_index={found[1]})"
-        ) from None
+        cure = "subtract 1 if your labels start at 1; " * (int(found[1]) == x.shape[-1])
+        cure += f"to leave such samples out use DenseGALoss(class_counts, ignore_index={found[1]})"
+        raise FedGAError(f"targets holds {found[1]}, but the classes are 0 to {x.shape[-1] - 1}: {cure}") from None
 
 
 def as_tensor_like(counts: Tensor | Sequence[float], like: Tensor) -> Tensor:
@@ -105,24 +110,24 @@ def broadcasts_to(shape: torch.Size, full: torch.Size) -> bool:
     return len(shape) <= len(full) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
 
 
+def other_shape(name: str, x: Tensor, targets: Tensor, expected: Sequence[int], cure: str = "") -> FedGAError:
+    shapes = f"{list(expected)} to go with {name} of {list(x.shape)}, but is {list(targets.shape)}"
+    return FedGAError(f"targets must be {shapes}{cure}")
+
+
 def checked_counts(name: str, x: Tensor, targets: Tensor, class_counts: Tensor | Sequence[float]) -> Tensor:
     """The counts as a tensor, once shapes and dtypes agree; values stay unread (no wait for a GPU, no graph break)."""
     check_tensors(**{name: x, "targets": targets})
     if x.ndim == 0 or not x.is_floating_point():
-        raise FedGAError(f"{name} must be floating point of [..., classes], but is {x.dtype} {list(x.shape)}")
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
-        raise FedGAError(f"targets must be class indices (integers), but is {targets.dtype}")
+        raise FedGAError(f"{name} must be floating point of [..., classes], but is {described(x)}")
+    check_indices(targets)
     if targets.shape != x.shape[:-1]:
         maps = x.ndim > 2 and targets.shape == x.shape[:1] + x.shape[2:]
-        raise FedGAError(
-            f"targets must be {list(x.shape[:-1])} to go with {name} of {list(x.shape)}, but is {list(targets.shape)}"
-            f"{': for maps with classes second use DenseGALoss' * maps}"
-        )
+        raise other_shape(name, x, targets, x.shape[:-1], ": for maps with classes second use DenseGALoss" * maps)
     counts = as_tensor_like(class_counts, x)
     if counts.ndim == 0 or counts.shape[-1] != x.shape[-1]:
-        raise FedGAError(
-            f"class_counts must have one entry per class, but is {list(counts.shape)} and {name} {list(x.shape)}"
-        )
+        shapes = f"{list(counts.shape)} and {name} {list(x.shape)}"
+        raise FedGAError(f"class_counts must have one entry per class, but is {shapes}")
     if not broadcasts_to(counts.shape, x.shape):
         raise FedGAError(f"class_counts of {list(counts.shape)} do not broadcast to {name} of {list(x.shape)}")
     return counts

@@ -8,8 +8,6 @@ second. The counts are those of one client, so the weights a_i = N_i^γ are the 
 A map of logits is read where it lies, and nothing of its size is kept for the backward pass but the map itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedga.errors import FedGAError
+from fedga.losses import checks
 from fedga.losses.calibration import CountedLoss, Reduction, at_least_float32, batch_class_counts, reduced, result_dtype
-from fedga.losses.checks import check_tensors, counts_to_align, counts_to_keep, of_target
 
 
 def dense_ga_loss(
@@ -81,7 +79,7 @@ class DenseGALoss(CountedLoss):
         reduction: Reduction = "mean",
         power: float = 1.0,
     ) -> None:
-        counts = None if class_counts is None else counts_to_align(class_counts)
+        counts = None if class_counts is None else checks.counts_to_align(class_counts)
         super().__init__(counts, ignore_index=ignore_index, strength=strength, reduction=reduction, power=power)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -111,7 +109,7 @@ class _PixelLoss(torch.autograd.Function):
     @staticmethod
     def forward(maps: Tensor, places: Tensor, kept: Tensor, weights: Tensor, scale: Tensor, spare: Tensor) -> Tensor:
         log_p = torch.log_softmax(maps, 1, dtype=weights.dtype)
-        log_p_y = of_target(log_p.movedim(1, -1), places.unsqueeze(-1)).squeeze(-1)
+        log_p_y = checks.of_target(log_p.movedim(1, -1), places.unsqueeze(-1)).squeeze(-1)
         mass = (log_p.exp_() * weights[:, None]).sum(1)
         return scale[places] * mass + spare[places] * log_p_y.exp() - log_p_y
 
@@ -135,24 +133,18 @@ class _PixelLoss(torch.autograd.Function):
 
 def _checked(logits: Tensor, targets: Tensor, class_counts: Tensor | Sequence[float]) -> Tensor:
     """The counts as a tensor, once all agrees; values of tensors stay unread (no wait for a GPU, no graph break)."""
-    check_tensors(logits=logits, targets=targets)
+    checks.check_tensors(logits=logits, targets=targets)
     if logits.ndim == 0 or not logits.is_floating_point():
-        raise FedGAError(
-            f"logits must be floating point of [batch, classes, ...], but is {logits.dtype} {list(logits.shape)}"
-        )
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
-        raise FedGAError(f"targets must be class indices (integers), but is {targets.dtype}")
+        raise FedGAError(f"logits must be floating point of [batch, classes, ...], but is {checks.described(logits)}")
+    checks.check_indices(targets)
     classes = logits.shape[min(1, logits.ndim - 1)]
     expected = [*logits.shape[:1], *logits.shape[2:]] if logits.ndim > 1 else []
     if list(targets.shape) != expected:
-        raise FedGAError(
-            f"targets must be {expected} to go with logits of {list(logits.shape)}, but is {list(targets.shape)}"
-        )
+        raise checks.other_shape("logits", logits, targets, expected)
     if not isinstance(class_counts, Tensor) and not torch.compiler.is_compiling():
-        class_counts = counts_to_keep(class_counts)
+        class_counts = checks.counts_to_keep(class_counts)
     counts = torch.as_tensor(class_counts, device=logits.device)
     if list(counts.shape) != [classes]:
-        raise FedGAError(
-            f"class_counts must be one number for each of the {classes} classes, but has shape {list(counts.shape)}"
-        )
+        shape = list(counts.shape)
+        raise FedGAError(f"class_counts must be one number for each of the {classes} classes, but has shape {shape}")
     return counts

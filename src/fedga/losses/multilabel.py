@@ -7,14 +7,10 @@ samples have and N_0 have not, the logit gradient is
     p - 1            where the label is there
     (N_1 / N_0) p    where it is not
 
-The two sides sum to zero where missed and false alarm are equal, so training ends at an error asymmetry of 1 whichever
-side is the larger. What differs is who is left alone. With the label as class 1, a label that no sample of the client
-has is (N_1 = 0), but one that every sample has is pushed up all the same. The paper does not say which side is class 1;
-here it is the rarer one at the client, so that either kind of one-sided client leaves the label as it was.
-``symmetric=False`` takes the label itself, always.
+The two sides sum to zero where missed and false alarm are equal: at an error asymmetry of 1. The paper does not say
+which side is class 1. Here it is the rarer one at the client, so that a client whose samples all have a label, or all
+lack it, leaves that label as it was. ``symmetric=False`` takes the label itself, always.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -23,7 +19,7 @@ from torch import Tensor
 
 from fedga.errors import FedGAError
 from fedga.losses.calibration import CountedLoss, Reduction, at_least_float32, binary_ga_loss, reduced, result_dtype
-from fedga.losses.checks import check_tensors, counts_to_keep, is_at_hand, is_traced
+from fedga.losses.checks import check_tensors, counts_to_keep, described, is_at_hand, is_traced
 
 
 def multilabel_ga_loss(
@@ -55,10 +51,8 @@ def multilabel_ga_loss(
     """
     check_tensors(logits=logits, targets=targets)
     if logits.ndim == 0 or not logits.is_floating_point() or targets.shape != logits.shape:
-        raise FedGAError(
-            f"multilabel_ga_loss needs a floating-point logit and a target of 0 or 1 for every class, "
-            f"but logits are {logits.dtype} {list(logits.shape)} and targets {list(targets.shape)}"
-        )
+        shapes = f"logits are {described(logits)} and targets {list(targets.shape)}"
+        raise FedGAError(f"multilabel_ga_loss needs a floating-point logit and a target of every class, but {shapes}")
     if is_at_hand(targets) and (targets > 1).any():
         above = targets[targets > 1][0]
         raise FedGAError(f"targets must be from 0 to 1, or negative where unknown, but one is {above:g}")
@@ -90,10 +84,8 @@ def multilabel_class_counts(targets: Tensor) -> Tensor:
         raise FedGAError("multilabel_class_counts needs targets of [..., classes], but they are a single number")
     soft = (targets > 0) & (targets != 1)
     if not is_traced(soft) and soft.any():
-        raise FedGAError(
-            f"multilabel_class_counts counts labels of 0 and 1, but one is {targets[soft][0]:g}: "
-            f"count them before they are smoothed or mixed"
-        )
+        cure = "count them before they are smoothed or mixed"
+        raise FedGAError(f"multilabel_class_counts counts labels of 0 and 1, but one is {targets[soft][0]:g}: {cure}")
     rows = targets.reshape(-1, targets.shape[-1])
     return torch.stack([(rows == 0).sum(0), (rows > 0).sum(0)], -1)
 
@@ -121,10 +113,8 @@ def multilabel_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
     """
     probs, targets = torch.as_tensor(probs), torch.as_tensor(targets)
     if probs.ndim != 2 or not probs.is_floating_point() or targets.shape != probs.shape:
-        raise FedGAError(
-            f"multilabel_error_asymmetry needs floating-point probs and targets of [samples, classes], "
-            f"but probs is {probs.dtype} {list(probs.shape)} and targets {list(targets.shape)}"
-        )
+        shapes = f"[samples, classes], but probs is {described(probs)} and targets {list(targets.shape)}"
+        raise FedGAError(f"multilabel_error_asymmetry needs floating-point probs and targets of {shapes}")
     wrong = (targets >= 0) & ~((probs >= 0) & (probs <= 1))
     if not is_traced(wrong) and wrong.any():
         first = probs[wrong][0]

@@ -1,13 +1,9 @@
 """Error asymmetry and forgetting: what skewed classes do to a model.
 
 Xiao, Zuo, Wang: *FedGA: Federated Learning with Gradient Alignment for Error Asymmetry Mitigation*, AAAI 2025,
-Eqs. (1) to (6). A class is wronged in two ways: its own samples are *missed* (1 - p on positives), and samples of
-other classes raise a *false alarm* (p on negatives). Error asymmetry (EA) is the ratio of the two, 1 for an unbiased
-model. The paper calls the first "Type I" and the second "Type II", which is the reverse of the statistical
-convention, where a false alarm is the error of type I; hence the plain names here.
+Eqs. (1) to (6). A class is wronged in two ways: its own samples are *missed* (1 - p on positives; the paper's Type I),
+and samples of other classes raise a *false alarm* (p on negatives; Type II). Error asymmetry is missed / false alarm.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -16,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedga.errors import FedGAError
+from fedga.losses.checks import described
 from fedga.measures.scores import confusion_matrix, recall
 
 
@@ -61,10 +58,8 @@ def binary_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
     """
     probs, targets = torch.as_tensor(probs), torch.as_tensor(targets)
     if probs.ndim != 1 or not probs.is_floating_point() or targets.shape != probs.shape:
-        raise FedGAError(
-            f"binary_error_asymmetry needs floating-point probs and targets of [samples], "
-            f"but probs is {probs.dtype} {list(probs.shape)} and targets {list(targets.shape)}"
-        )
+        shapes = f"[samples], but probs is {described(probs)} and targets {list(targets.shape)}"
+        raise FedGAError(f"binary_error_asymmetry needs floating-point probs and targets of {shapes}")
     if not ((probs >= 0) & (probs <= 1)).all():
         raise FedGAError("probs must lie between 0 and 1, but some do not: apply sigmoid to logits first, once")
     positive = targets > 0
@@ -83,10 +78,8 @@ def check_probabilities(
     if wrong.any():
         first = probs[wrong][0]
         remedy = "look where NaN comes from" if first.isnan().any() else remedy
-        raise FedGAError(
-            f"predictions must be probabilities that sum to 1, but one sample has "
-            f"{[round(value, 4) for value in first.tolist()[:8]]}: {remedy}"
-        )
+        values = [round(value, 4) for value in first.tolist()[:8]]
+        raise FedGAError(f"predictions must be probabilities that sum to 1, but one sample has {values}: {remedy}")
 
 
 def mean_predictions(probs: Tensor, targets: Tensor, num_classes: int | None = None) -> Tensor:
@@ -102,15 +95,11 @@ def mean_predictions(probs: Tensor, targets: Tensor, num_classes: int | None = N
             [0.5000, 0.5000]])
     """
     if probs.ndim < 2 or not probs.is_floating_point():
-        raise FedGAError(
-            f"probs must be floating point of [samples, classes], but is {probs.dtype} {list(probs.shape)}"
-        )
+        raise FedGAError(f"probs must be floating point of [samples, classes], but is {described(probs)}")
     if num_classes is not None and num_classes != probs.shape[-1]:
         raise FedGAError(f"probs has {probs.shape[-1]} classes, but num_classes is {num_classes}")
     if targets.is_floating_point() or targets.ndim == 0 or targets.shape[-1] != probs.shape[-2]:
-        raise FedGAError(
-            f"targets must be {probs.shape[-2]} class indices (integers), but is {targets.dtype} {list(targets.shape)}"
-        )
+        raise FedGAError(f"targets must be {probs.shape[-2]} class indices (integers), but is {described(targets)}")
     members = F.one_hot(targets.long(), probs.shape[-1]).to(torch.promote_types(probs.dtype, torch.float32))
     return members.transpose(-1, -2) @ probs.to(members.dtype) / members.sum(-2).unsqueeze(-1)
 
@@ -120,9 +109,8 @@ def errors_from_means(means: Tensor) -> tuple[Tensor, Tensor]:
 
     means: [..., classes, classes] from :func:`mean_predictions`.
 
-    ``missed[i] = 1 - P[i, i]`` and ``false_alarm[i] = sum_{j != i} P[j, i]`` over the classes j that have samples: the
-    paper's Type I and Type II error, in that order. NaN without any sample to measure it on. Where rounding brings
-    ``P[i, i]`` above 1, nothing is missed.
+    ``missed[i] = 1 - P[i, i]``, at least 0, and ``false_alarm[i] = sum_{j != i} P[j, i]`` over the classes j that have
+    samples. NaN without any sample to measure it on.
 
     >>> errors_from_means(torch.tensor([[0.75, 0.25], [0.5, 0.5]]))
     (tensor([0.2500, 0.5000]), tensor([0.5000, 0.2500]))
@@ -146,10 +134,7 @@ def asymmetry_from_means(means: Tensor) -> Tensor:
 def ratio_of(ea: Tensor) -> Tensor:
     """Largest over smallest error asymmetry: [...].
 
-    ea: [..., classes]; classes whose EA is undefined (NaN) are left out.
-
-    Infinite if some class has EA 0 or infinity and another has not. NaN if no class has an EA, or all have 0, or all
-    have infinity.
+    ea: [..., classes]; NaN is left out. Infinite if some class has EA 0 or infinity and another has not.
 
     >>> ratio_of(torch.tensor([0.5, 2.0, torch.nan]))
     tensor(4.)
@@ -196,10 +181,8 @@ def forgetting(before: Tensor, after: Tensor, class_counts: Tensor) -> Forgettin
     (tensor(-0.2500), tensor(0.2500), tensor(0.5000))
     """
     if not before.shape[-1] == after.shape[-1] == class_counts.shape[-1]:
-        raise FedGAError(
-            f"before, after and class_counts must end in the same number of classes, but are "
-            f"{list(before.shape)}, {list(after.shape)} and {list(class_counts.shape)}"
-        )
+        shapes = f"{list(before.shape)}, {list(after.shape)} and {list(class_counts.shape)}"
+        raise FedGAError(f"before, after and class_counts must have the same number of classes, but are {shapes}")
     drop, counts = torch.broadcast_tensors(before - after, class_counts)
 
     def mean_over(group: Tensor) -> Tensor:

@@ -3,8 +3,6 @@
 Leading dimensions (rounds, clients, seeds) are kept, so that a whole study is scored in one call.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,10 +23,8 @@ def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> 
     if predictions.is_floating_point() or targets.is_floating_point():
         raise FedGAError("predictions and targets must be class indices (integers): take logits.argmax(-1) first")
     if predictions.ndim == 0 or targets.ndim == 0 or predictions.shape[-1] != targets.shape[-1]:
-        raise FedGAError(
-            f"predictions and targets must be [..., samples], but are {list(predictions.shape)} "
-            f"and {list(targets.shape)}"
-        )
+        shapes = f"{list(predictions.shape)} and {list(targets.shape)}"
+        raise FedGAError(f"predictions and targets must be [..., samples], but are {shapes}")
     true = F.one_hot(targets.long(), num_classes).to(torch.float32)
     predicted = F.one_hot(predictions.long(), num_classes).to(torch.float32)
     return (true.transpose(-1, -2) @ predicted).long()  # sums of 0 and 1: exact in float32 up to 2^24 samples

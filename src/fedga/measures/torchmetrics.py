@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedga.common.ranges import Number
 from fedga.errors import FedGAError, a_or_an, needs_extra
-from fedga.losses.checks import counts_per_class
+from fedga.losses.checks import counts_per_class, described
 from fedga.losses.dense import kept_targets
 from fedga.measures.asymmetry import asymmetry_from_means, check_probabilities, forgetting, ratio_of
 
@@ -196,13 +196,11 @@ class ClassForgetting(Metric):
     def compute(self) -> dict[str, Tensor]:
         seen_before, seen_after = self.samples
         if seen_before.any() and seen_after.any() and not torch.equal(seen_before, seen_after):
-            raise FedGAError(
-                f"forgetting compares two models on the same samples, but class by class {seen_before.tolist()} were "
-                f"seen before local training and {seen_after.tolist()} after it"
-            )
+            seen = f"{seen_before.tolist()} were seen before local training and {seen_after.tolist()} after it"
+            raise FedGAError(f"forgetting compares two models on the same samples, but by class {seen}")
         before, after = (self.hits / self.samples).to(torch.get_default_dtype())
         lost = forgetting(before, after, self.class_counts)
-        return {"per_class": lost.per_class, **{kind: getattr(lost, kind) for kind in KINDS}}
+        return vars(lost)
 
     def plot(
         self, val: dict[str, Tensor] | Sequence[dict[str, Tensor]] | None = None, ax: Axes | None = None
@@ -235,14 +233,10 @@ def _names(class_names: Sequence[str] | None, num_classes: int) -> list[str]:
 
 def _check_predictions(name: str, preds: Tensor, target: Tensor, num_classes: int) -> None:
     if preds.ndim < 2 or not preds.is_floating_point() or preds.shape[1] != num_classes:
-        raise FedGAError(
-            f"{name} must be floating point of [N, {num_classes}, ...], but is {preds.dtype} {list(preds.shape)}"
-        )
-    if preds.shape[:1] + preds.shape[2:] != target.shape:
-        raise FedGAError(
-            f"target must be {[*preds.shape[:1], *preds.shape[2:]]} to go with {name} of {list(preds.shape)}, "
-            f"but is {list(target.shape)}"
-        )
+        raise FedGAError(f"{name} must be floating point of [N, {num_classes}, ...], but is {described(preds)}")
+    if (expected := preds.shape[:1] + preds.shape[2:]) != target.shape:
+        shapes = f"{list(expected)} to go with {name} of {list(preds.shape)}, but is {list(target.shape)}"
+        raise FedGAError(f"target must be {shapes}")
 
 
 def _rows(target: Tensor, num_classes: int, ignore_index: int | None, validate: bool) -> Tensor:

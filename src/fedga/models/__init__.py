@@ -1,7 +1,5 @@
 """Networks by name, and the way in for networks of the user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -41,8 +39,7 @@ def own_model(name: str) -> plugins.Plugin | None:
 
 
 def _find(name: str) -> ModelBuilder:
-    part = own_model(name)
-    if part is not None:
+    if part := own_model(name):
         return _builder(part.load(), str(part))
     if name not in MODELS:
         raise plugins.unknown("models", name, [*MODELS, *own_models(), "package.module:Class"])

@@ -3,24 +3,18 @@
 LeCun, Bottou, Bengio and Haffner 1998.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from fedga.errors import FedGAError
-
-SMALLEST_SIDE = 16
 
 
 class LeNet(nn.Module):
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
-        if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_SIDE:
+        if len(input_shape) != 3 or min(input_shape[1:]) < 16:
             shape = "×".join(map(str, input_shape))
-            raise FedGAError(
-                f"model lenet needs pictures of at least {SMALLEST_SIDE}×{SMALLEST_SIDE} pixels and the samples are "
-                f"{shape}: use --model mlp"
-            )
+            small = f"of at least 16×16 pixels and the samples are {shape}"
+            raise FedGAError(f"model lenet needs pictures {small}: use --model mlp")
         channels, height, width = input_shape
         self.conv1 = nn.Conv2d(channels, 6, 5)
         self.conv2 = nn.Conv2d(6, 16, 5)

@@ -1,7 +1,5 @@
 """The paper's network for MNIST: one hidden layer of 128 units (784-128-10 has 101,770 parameters)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

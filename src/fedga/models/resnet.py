@@ -3,8 +3,6 @@
 He, Zhang, Ren and Sun 2016, section 4.2. 269,722 parameters at 10 classes, 275,572 at 100, 282,072 at 200.
 """
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """`fedga data`: which data sets there are, fetching one, showing how it is partitioned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any

@@ -24,38 +24,29 @@ def _option(flag: str, help: str, metavar: str | None = None) -> Any:  # noqa: A
     return typer.Option(flag, help=help, metavar=metavar)
 
 
+_Text = str | None
+
+
 def diagnose(
-    source: Annotated[
-        Path, typer.Argument(help="Predictions (.csv, .parquet, .npz), or a saved model (.safetensors).")
-    ],
-    label_column: Annotated[str | None, _option("--label-column", "Column of the true class.", "NAME")] = None,
-    site_column: Annotated[
-        str | None, _option("--site-column", "Column of the site, hospital or client; or none.", "NAME")
-    ] = None,
+    source: Annotated[Path, typer.Argument(help="Predictions (.csv, .parquet, .npz) or a saved model (.safetensors).")],
+    label_column: Annotated[_Text, _option("--label-column", "Column of the true class.", "NAME")] = None,
+    site_column: Annotated[_Text, _option("--site-column", "Column of the site or client; or none.", "NAME")] = None,
     probability_columns: Annotated[
-        str | None,
-        _option("--probability-columns", "Columns such as cat,dog or 'p_*'; all numbers if omitted.", "NAMES"),
+        _Text, _option("--probability-columns", "Columns such as cat,dog or 'p_*'; all numbers if omitted.", "NAMES")
     ] = None,
     class_counts: Annotated[
-        str | None,
-        _option("--class-counts", "Training samples per class: cat=900,dog=30, .csv or .json.", "COUNTS"),
+        _Text, _option("--class-counts", "Training samples per class: cat=900,dog=30, .csv or .json.", "COUNTS")
     ] = None,
     logits: Annotated[bool, _option("--logits", "Numbers are logits: apply a softmax.")] = False,
-    dataset: Annotated[str | None, _option("--dataset", "Data for a saved model; else its training data.")] = None,
-    model: Annotated[
-        str | None, _option("--model", "Your network of a saved model, package.module:Class; is run.")
-    ] = None,
-    client_column: Annotated[
-        str | None, _option("--client-column", "Column of these data that names the client.", "NAME")
-    ] = None,
+    dataset: Annotated[_Text, _option("--dataset", "Data for a saved model; else its training data.")] = None,
+    model: Annotated[_Text, _option("--model", "Your network of a saved model, package.module:Class; is run.")] = None,
+    client_column: Annotated[_Text, _option("--client-column", "Column of these data with the client.", "NAME")] = None,
     data_dir: Annotated[Path | None, _option("--data-dir", "Folder with data files, else FEDGA_DATA.")] = None,
     device: Annotated[str, _option("--device", "For a saved model: auto, cpu, cuda or cuda:1.")] = _ANY,
-    out_file: Annotated[
-        Path | None, _option("--out", "The page; else NAME-diagnosis.html in this folder.", "FILE")
-    ] = None,
+    out_file: Annotated[Path | None, _option("--out", "The page; else NAME-diagnosis.html here.", "FILE")] = None,
     no_page: Annotated[bool, _option("--no-page", "Print only, write no files.")] = False,
     format: Annotated[str, _option("--format", "What is printed: table or json.")] = "table",  # noqa: A002
-    fail_above: Annotated[str | None, _option("--fail-above", "Exit with code 1 above this EA ratio.", "RATIO")] = None,
+    fail_above: Annotated[_Text, _option("--fail-above", "Exit with code 1 above this EA ratio.", "RATIO")] = None,
 ) -> None:
     """Is this model forgetting somebody's rare class? One page says which one, where and by how much.
 
@@ -67,7 +58,7 @@ def diagnose(
     """
     if format not in _FORMATS:
         raise unknown_name("format", format, _FORMATS)
-    from fedga.diagnosis.reading.target import check_target
+    from fedga.diagnosis.numbers import check_target
 
     check_data_dir(data_dir)
     if no_page and out_file is not None:
@@ -78,13 +69,8 @@ def diagnose(
         check_target(page)
     of_predictions: dict[str, object] = {"--site-column": site_column, "--probability-columns": probability_columns}
     of_predictions |= {"--class-counts": class_counts, "--logits": logits}
-    of_models: dict[str, object] = {
-        "--dataset": dataset,
-        "--model": model,
-        "--client-column": client_column,
-        "--data-dir": data_dir,
-    }
-    of_models["--device"] = device if device != _ANY else None
+    of_models: dict[str, object] = {"--dataset": dataset, "--model": model, "--client-column": client_column}
+    of_models |= {"--data-dir": data_dir, "--device": device if device != _ANY else None}
     saved = source.suffix.lower() == ".safetensors"
     for option, value in (of_predictions if saved else of_models).items():
         if value:
@@ -109,7 +95,7 @@ def _of_predictions(source: Path, given: tuple[Any, ...], class_counts: str | No
     from fedga.diagnosis.counts import read_counts
     from fedga.diagnosis.diagnosis import diagnosis_of
     from fedga.diagnosis.reading.columns import ColumnOptions
-    from fedga.diagnosis.reading.predictions import read_predictions
+    from fedga.diagnosis.reading.tables import read_predictions
 
     counts = None if class_counts is None else read_counts(class_counts)
     with decoding() as show:

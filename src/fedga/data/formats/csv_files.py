@@ -1,7 +1,5 @@
 """CSV files: how one is written, by its first lines, and its columns as a pyarrow table."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator
@@ -44,11 +42,7 @@ class CsvStart:
 
 
 def csv_start(path: Path) -> CsvStart:
-    """The first lines of a file, which is refused if it has no header.
-
-    Cells are separated by commas, or by what the header has instead: spreadsheets of many countries write semicolons,
-    and 0,5 for a half.
-    """
+    """The first lines of a file, which is refused if it has no header; many spreadsheets write 0,5;1 for 0.5,1."""
     with open_regular(path) as file:
         start = file.read(_START)
         if not re.search(rb"[\r\n]", start.strip()) and len(start) == _START:  # a wide table
@@ -123,17 +117,14 @@ def cells_of(path: Path, reader: Iterator[list[str]]) -> Iterator[list[str]]:
     except csv.Error as error:
         if "field larger" not in str(error):
             raise
-        raise FedGAError(
-            f"{path} has a cell of more than {csv.field_size_limit():,} characters: shorten it, remove its column, or "
-            "close the quotation mark that it begins with"
-        ) from None
+        cure = "shorten it, remove its column, or close the quotation mark that it begins with"
+        most = f"{csv.field_size_limit():,} characters"
+        raise FedGAError(f"{path} has a cell of more than {most}: {cure}") from None
 
 
 def long_line(path: Path) -> FedGAError:
-    return FedGAError(
-        f"{path} has a line of more than {LONGEST_LINE >> 20} MB, which is no row of a table: end every row with a "
-        "line feed, and remove columns with very long cells"
-    )
+    cure = "end every row with a line feed, and remove columns with very long cells"
+    return FedGAError(f"{path} has a line of more than {LONGEST_LINE >> 20} MB, which is no row of a table: {cure}")
 
 
 def not_utf8(path: Path) -> FedGAError:

@@ -1,7 +1,5 @@
 """Small helpers that every reader shares."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable, Iterator
@@ -27,11 +25,7 @@ def optional(module: str, package: str, purpose: str) -> Any:
 
 @contextmanager
 def reading(path: Path | str, what: str) -> Iterator[None]:
-    """Turn whatever a parser raises on a damaged file into one sentence that names the file.
-
-    Parsers of damaged input raise anything from EOFError to IndexError, so this is deliberately wide; it wraps the
-    parser's call and nothing else.
-    """
+    """Turn whatever a parser raises on a damaged file, which may be anything, into one sentence that names the file."""
     try:
         with within_memory(path):
             yield

@@ -1,7 +1,5 @@
 """Folders of pictures: one sub-folder per class, and Tiny-ImageNet's own arrangement."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +34,6 @@ class Listing:
 
 
 def _listing(where: Path, pictures: Mapping[str, Sequence[Path]]) -> Listing:
-    """The pictures of every class."""
     files = tuple(path for each in pictures.values() for path in each)
     return Listing(str(where), files, tuple(name for name, each in pictures.items() for _ in each))
 
@@ -103,10 +100,7 @@ def _subfolders(root: Path) -> Sequence[Path]:
 
 
 def tiny_imagenet(root: Path) -> PictureFolder:
-    """Tiny-ImageNet-200 as published: classes by WordNet id, the validation split as the test set.
-
-    Classes are numbered in the order of their sorted ids, as on the Hub, so both copies give the same labels.
-    """
+    """Tiny-ImageNet-200 as published: classes by sorted WordNet id, as on the Hub, the validation split for testing."""
     wnids = tuple(sorted(_lines(root / "wnids.txt")))
     _check_plain(root / "wnids.txt", wnids)
     trained = {wnid: sorted((root / "train" / wnid).glob("images/*")) for wnid in wnids}
@@ -118,17 +112,15 @@ def tiny_imagenet(root: Path) -> PictureFolder:
     _check_plain(annotations, [row[0] for row in rows])
     files = tuple(root / "val" / "images" / row[0] for row in rows)
     test = Listing(str(root / "val"), files, tuple(row[1].strip() for row in rows))
-    absent = next((path for path in test.files if not path.is_file()), None)
-    if absent is not None:
+    if absent := next((path for path in test.files if not path.is_file()), None):
         raise FedGAError(f"{absent} is named in {annotations} but does not exist: unpack Tiny-ImageNet again")
     return PictureFolder(_listing(root / "train", trained), test, wnids, channels=3)
 
 
 def _check_plain(path: Path, names: Sequence[str]) -> None:
     """A name with a slash would lead out of the data set's own folder."""
-    odd = next((name for name in names if name in (".", "..") or Path(name).name != name), None)
-    if odd is not None:
-        raise FedGAError(f"{path} lists {quoted(odd)}, which is no plain name: replace it by an intact copy")
+    if odd := [name for name in names if name in (".", "..") or Path(name).name != name]:
+        raise FedGAError(f"{path} lists {quoted(odd[0])}, which is no plain name: replace it by an intact copy")
 
 
 def _lines(path: Path) -> list[str]:

@@ -4,8 +4,6 @@ One thread: Pillow holds the interpreter lock for most of the few dozen microsec
 pool of threads was measured to be slower (60,000 MNIST pictures: 1.6 s with one thread, 4.0 s with two).
 """
 
-from __future__ import annotations
-
 import io
 import math
 import warnings
@@ -27,10 +25,6 @@ _BYTES_PER_PIXEL = 8  # of the one picture at work: as Pillow has it, and as byt
 _SMALLER = "shrink the pictures to the size that the model is to see, or give fewer"
 
 
-class _ColourFoundError(Exception):
-    """A coloured picture after grey ones: the whole array has to have three channels."""
-
-
 def decode(
     pictures: Callable[[], Iterable[tuple[str, bytes]]],
     count: int,
@@ -45,26 +39,8 @@ def decode(
     argument is a function since a coloured picture behind grey ones means starting again.
     """
     pillow = optional("PIL.Image", "pillow", "reading pictures")
-    with warnings.catch_warnings():
-        # What a picture needs is compared with the memory there is, which a fixed number of pixels says nothing about.
-        warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
-        try:
-            return _decode(pillow, pictures(), count, channels, progress, what)
-        except _ColourFoundError:
-            return _decode(pillow, pictures(), count, 3, progress, what)
-
-
-def _decode(
-    pillow: Any,
-    pictures: Iterable[tuple[str, bytes]],
-    count: int,
-    channels: int | None,
-    progress: Progress | None,
-    what: str,
-) -> np.ndarray:
     out = np.empty((0, channels or 1, 0, 0), dtype=np.uint8)
-    expected = channels
-    first, done = "", 0
+    expected, first, done = channels, "", 0
 
     def other_size(name: str, size: tuple[int, int]) -> FedGAError:
         sizes = f"{size[0]}x{size[1]} pixels while {first} is {out.shape[3]}x{out.shape[2]}"
@@ -74,36 +50,39 @@ def _decode(
         number = f"{found} pictures where {count} were promised"
         return FedGAError(f"{what} found {number}: replace the file by an intact copy")
 
-    for name, data in pictures:
-        if done == count:
-            raise other_number(f"more than {count}")
-        picture = _opened(pillow, name, data)
-        found = _channels(name, picture.mode)
-        expected = expected or found
-        if channels is None and found > expected:
-            raise _ColourFoundError
-        pixels = math.prod(picture.size)
-        if done == 0:
-            size = f"{count:,} pictures of {picture.size[0]:,}x{picture.size[1]:,} pixels,"
-            needed = (count * expected + _BYTES_PER_PIXEL) * pixels
-            require_memory(needed, f"{name} and the others, {size}", _SMALLER)
-        elif pixels != math.prod(out.shape[2:]):  # loading may turn it by a quarter, no more
-            raise other_size(name, picture.size)
-        with reading(name, "a picture"):
-            picture.load()
-        mode = "L" if expected == 1 else "RGB"
-        if picture.mode != mode:
-            picture = picture.convert(mode)
-        width, height = picture.size
-        if done == 0:
-            out, first = np.empty((count, expected, height, width), dtype=np.uint8), name
-        elif (height, width) != out.shape[2:]:
-            raise other_size(name, picture.size)
-        values = np.frombuffer(picture.tobytes(), dtype=np.uint8).reshape(height, width, expected)
-        out[done] = values.transpose(2, 0, 1)
-        done += 1
-        if progress is not None and (done % _REPORT_EVERY == 0 or done == count):
-            progress(what, done, count)
+    with warnings.catch_warnings():
+        # What a picture needs is compared with the memory there is, which a fixed number of pixels says nothing about.
+        warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
+        for name, data in pictures():
+            if done == count:
+                raise other_number(f"more than {count}")
+            picture = _opened(pillow, name, data)
+            found = _channels(name, picture.mode)
+            expected = expected or found
+            if channels is None and found > expected:
+                return decode(pictures, count, channels=3, progress=progress, what=what)
+            pixels = math.prod(picture.size)
+            if done == 0:
+                size = f"{count:,} pictures of {picture.size[0]:,}x{picture.size[1]:,} pixels,"
+                needed = (count * expected + _BYTES_PER_PIXEL) * pixels
+                require_memory(needed, f"{name} and the others, {size}", _SMALLER)
+            elif pixels != math.prod(out.shape[2:]):  # loading may turn it by a quarter, no more
+                raise other_size(name, picture.size)
+            with reading(name, "a picture"):
+                picture.load()
+            mode = "L" if expected == 1 else "RGB"
+            if picture.mode != mode:
+                picture = picture.convert(mode)
+            width, height = picture.size
+            if done == 0:
+                out, first = np.empty((count, expected, height, width), dtype=np.uint8), name
+            elif (height, width) != out.shape[2:]:
+                raise other_size(name, picture.size)
+            values = np.frombuffer(picture.tobytes(), dtype=np.uint8).reshape(height, width, expected)
+            out[done] = values.transpose(2, 0, 1)
+            done += 1
+            if progress is not None and (done % _REPORT_EVERY == 0 or done == count):
+                progress(what, done, count)
     if done != count:
         raise other_number(str(done))
     return out

@@ -1,7 +1,5 @@
 """The files in which MNIST, Fashion-MNIST, CIFAR and SVHN were published by their authors."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import math
@@ -33,10 +31,8 @@ def read_idx(source: Source, files: Sequence[Path]) -> Parts:
     splits = []
     for i in (0, 2):
         if len(arrays[i]) != len(arrays[i + 1]):
-            raise FedGAError(
-                f"{files[i]} has {len(arrays[i])} pictures but {files[i + 1]} has {len(arrays[i + 1])} labels: replace "
-                "both by intact copies"
-            )
+            labels = f"{files[i + 1]} has {len(arrays[i + 1])} labels"
+            raise FedGAError(f"{files[i]} has {len(arrays[i])} pictures but {labels}: replace both by intact copies")
         splits.append(Samples(arrays[i][:, None], arrays[i + 1], str(files[i])))
     return Parts(splits[0], splits[1], source.class_names)
 
@@ -53,9 +49,8 @@ def read_idx_array(path: Path, dimensions: int) -> np.ndarray:
         values = np.empty(promised, dtype=np.uint8)
         follow = _fill(values, stream)
         if follow != promised or stream.read(1):
-            raise ValueError(
-                f"its header promises {promised} values and {'more' if follow == promised else follow} follow"
-            )
+            found = "more" if follow == promised else follow
+            raise ValueError(f"its header promises {promised} values and {found} follow")
         return values.reshape(shape)
 
 
@@ -93,8 +88,7 @@ def _members(where: Path, names: Sequence[str]) -> list[tuple[str, bytes]]:
             raise FedGAError(f"{where} unpacks to more than {_MOST_UNPACKED:,} bytes: replace it by an intact copy")
     with reading(where, "a .tar.gz archive"), tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
         files = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
-        missing = [name for name in names if name not in files]
-        if missing:
+        if missing := [name for name in names if name not in files]:
             raise FedGAError(f"{where} does not contain {missing[0]}: replace it by an intact copy")
         return [(name, archive.extractfile(files[name]).read()) for name in names]  # type: ignore[union-attr]
 

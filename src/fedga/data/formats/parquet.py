@@ -1,7 +1,5 @@
 """Parquet files, whole or in shards, of pictures (the Hugging Face layout) or of plain columns."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -57,11 +55,7 @@ class ParquetFiles:
         return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
 
     def columns(self, names: Sequence[str]) -> Any:
-        """A pyarrow Table of the named columns, none of which is nested.
-
-        In a Parquet file, a value that many rows share is written once. So texts stay as they are written there: a few
-        bytes can promise millions of long ones.
-        """
+        """A pyarrow Table of the named columns, none of which is nested; a text of many rows stays written once."""
         texts = {name for name in names if is_text(self._arrow, self.schema.field(name).type)}
         self._check_memory(names, texts)
         tables = []
@@ -118,16 +112,13 @@ def in_order(paths: Sequence[Path]) -> tuple[Path, ...]:
     if len(shards) == len(ordered):
         _, total = shards[0]
         if set(shards) != {(number, total) for number in range(total)}:
-            there = f"is one of {total} shards and {len(ordered)} are there"
-            raise FedGAError(f"{ordered[0]} {there}: put all shards into one folder")
+            there = f"{total} shards and {len(ordered)} are there"
+            raise FedGAError(f"{ordered[0]} is one of {there}: put all shards into one folder")
     return ordered
 
 
 def _rows_at_once(file: Any, column: str) -> int:
-    """How many pictures are taken at a time, so that they fit whatever they are.
-
-    Where a value is written once for many rows, nothing says how large it is but the size of all values together.
-    """
+    """How many pictures fit at a time; a value that is written once for many rows may be as large as all together."""
     shared = [chunk for chunk in _chunks(file, {column}) if not set(chunk.encodings) <= _EACH_VALUE_BY_ITSELF]
     largest = max((chunk.total_uncompressed_size for chunk in shared), default=0)
     there = memory.available_memory()

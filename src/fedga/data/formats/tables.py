@@ -140,8 +140,7 @@ def check_column_names(where: str, names: Sequence[str]) -> None:
     longest = max(map(len, names), default=0)
     if longest > LONGEST_NAME:
         raise FedGAError(f"{where} has a column whose name has {longest:,} characters: use at most {LONGEST_NAME:,}")
-    twice = sorted(name for name, times in Counter(names).items() if times > 1)
-    if twice:
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise FedGAError(f"{where} has several columns named {twice[0]!r}: rename all but one")
 
 
@@ -163,27 +162,20 @@ def find_column(what: str, names: Sequence[str], asked: str | None, usual: Seque
 def _no_label(columns: _Columns) -> FedGAError:
     names = listed(columns.names, _NAMED_COLUMNS)
     if any(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in columns.names):
-        return FedGAError(
-            f"the first line of {columns.where} holds values ({names}) where the names of the columns belong: write "
-            "such a line above it"
-        )
-    return FedGAError(
-        f"{columns.where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name its label column with "
-        f"--label-column (columns: {names})"
-    )
+        problem = f"holds values ({names}) where the names of the columns belong"
+        return FedGAError(f"the first line of {columns.where} {problem}: write such a line above it")
+    cure = f"name its label column with --label-column (columns: {names})"
+    return FedGAError(f"{columns.where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: {cure}")
 
 
-def _samples(
-    columns: _Columns, label: str, client: str | None, features: Sequence[str], options: TableOptions
-) -> Samples:
+def _samples(columns: _Columns, label: str, client: str | None, features: list[str], options: TableOptions) -> Samples:
     labels = _values(columns, label, "label")
     clients = None if client is None else _values(columns, client, "client")
     if columns.files is None or not (pictures := columns.files.pictures):
         return Samples(_features(columns, features), labels, columns.where, clients, tuple(features))
     usual = [name for name in _PICTURE_COLUMNS if name in pictures]
     if len(pictures) > 1 and not usual:
-        several = ", ".join(pictures)
-        raise FedGAError(f"{columns.where} has several columns of pictures ({several}): call one of them image")
+        raise FedGAError(f"{columns.where} has several columns of pictures ({', '.join(pictures)}): call one image")
     inputs = columns.files.decode((usual or pictures)[0], channels=options.channels, progress=options.progress)
     return Samples(inputs, labels, columns.where, clients)
 
@@ -219,16 +211,13 @@ def _texts(columns: _Columns, name: str, kind: str, column: Any) -> np.ndarray:
         return np.array([], dtype=str)
     longest = compute.max(compute.utf8_length(chunks[0].dictionary)).as_py() or 0
     if longest > LONGEST_NAME:
-        raise FedGAError(
-            f"column {name!r} of {columns.where} has a text of {longest:,} characters, where a {kind} has at most "
-            f"{LONGEST_NAME:,}: correct it, or name another column"
-        )
+        problem = f"has a text of {longest:,} characters, where a {kind} has at most {LONGEST_NAME:,}"
+        raise FedGAError(f"column {name!r} of {columns.where} {problem}: correct it, or name another column")
     needed = (len(column) + len(chunks[0].dictionary)) * 4 * longest
     require_memory(needed, f"column {name!r} of {columns.where}", f"write shorter names, as each {kind}'s number")
     different = np.char.strip(np.array(chunks[0].dictionary.to_pylist(), dtype=str))
     texts = different[np.concatenate([chunk.indices.to_numpy() for chunk in chunks])]
-    missing = int(np.isin(texts, _MISSING).sum()) if kind == "label" else 0
-    if missing:
+    if missing := int(np.isin(texts, _MISSING).sum()) if kind == "label" else 0:
         raise FedGAError(f"column {name!r} of {columns.where} is empty or NA in {missing} rows: label or remove them")
     return texts
 
@@ -255,9 +244,8 @@ def _no_feature(name: str, column: Any) -> str:
     """Why a column is no feature, and what to do with it; empty for one that is."""
     if not name.strip():
         return "has no name: name it, or remove it if it only counts rows"
-    if column.null_count:
-        empty = f"{column.null_count} of {len(column)} rows"
-        return f"has empty cells in {empty}: fill them, or remove these rows or the column"
+    if empty := column.null_count:
+        return f"has empty cells in {empty} of {len(column)} rows: fill them, or remove these rows or the column"
     if not _is_number(column.type):
         return _not_numbers(column)
     if _types().is_integer(column.type) and _numbers_rows(name, column.to_numpy()):
@@ -287,15 +275,12 @@ def _not_numbers(column: Any) -> str:
         return f"has cells such as {quoted(odd[0])} among its numbers: {cure}"
     kind = str(held)
     named = "text" if "string" in kind else "dates" if kind.startswith(("date", "timestamp")) else kind
-    return (
-        f"holds {named} such as {quoted((odd or list(rows))[0])}, not numbers: encode it as numbers (one column per "
-        "category, say), remove it, or name it as the client column"
-    )
+    cure = "encode it as numbers (one column per category, say), remove it, or name it as the client column"
+    return f"holds {named} such as {quoted((odd or list(rows))[0])}, not numbers: {cure}"
 
 
 def _split(columns: _Columns, name: str) -> np.ndarray:
     values = np.char.lower(_values(columns, name, "split").astype(str))
-    odd = sorted(set(values) - {"train", "test"})
-    if odd:
+    if odd := sorted(set(values) - {"train", "test"}):
         raise FedGAError(f"column {name!r} of {columns.where} holds {quoted(odd[0])}: write train or test in every row")
     return values

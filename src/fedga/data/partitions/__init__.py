@@ -4,8 +4,6 @@ Every rule is one pass over counter-based randomness: it never retries until the
 classes that are missing at a client are what is being studied.
 """
 
-from __future__ import annotations
-
 import math
 from numbers import Integral, Real
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedga import plugins
+from fedga.data.assemble import listed
 from fedga.data.federation import Dataset, Federation
 from fedga.data.partitions.base import Assignment, Partition, PartitionInputs
 from fedga.data.partitions.dirichlet import Dirichlet
@@ -148,7 +147,7 @@ def _check_clients(dataset: Dataset, clients: int | None) -> int:
 def _check_nobody_empty(sizes: np.ndarray, setting: str, remedy: str | None) -> None:
     empty = np.flatnonzero(sizes == 0)
     if len(empty):
-        named = ", ".join(map(str, empty[:_NAMED_CLIENTS])) + ", ..." * (len(empty) > _NAMED_CLIENTS)
+        named = listed(empty.tolist(), _NAMED_CLIENTS)
         who = f"client {named} is" if len(empty) == 1 else f"{len(empty)} of {len(sizes)} clients ({named}) are"
         remedy = remedy or "use fewer clients, or a data set with more samples of its rarest class"
         raise FedGAError(f"{who} left without samples by partition {setting}: {remedy}")

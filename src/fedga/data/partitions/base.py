@@ -1,7 +1,5 @@
 """The contract of a partition rule, and the steps that several rules share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple

@@ -1,7 +1,5 @@
 """The paper's partition: every client draws a label distribution; clients are equally large, some data stays unused."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedga.data.partitions.base import Assignment, Partition, PartitionInputs, by_counts

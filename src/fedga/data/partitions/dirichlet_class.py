@@ -1,7 +1,5 @@
 """Every class is spread over the clients by its own Dirichlet draw: unequal client sizes, every sample used."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedga.data.partitions.base import Assignment, Partition, PartitionInputs, by_counts

@@ -1,7 +1,5 @@
 """Exactly the samples that ``dirichlet`` uses with the same α and seed, in equal parts: the line without skew."""
 
-from __future__ import annotations
-
 from fedga.data.partitions.base import Assignment, Partition, PartitionInputs, even_sizes
 from fedga.data.partitions.dirichlet import Dirichlet
 

@@ -1,7 +1,5 @@
 """All samples, shuffled, in equal parts."""
 
-from __future__ import annotations
-
 from fedga.data.partitions.base import Assignment, Partition, PartitionInputs, even_sizes
 
 

@@ -1,7 +1,5 @@
 """Every sample stays with the client that the data set names for it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedga.data.federation import Dataset
@@ -19,10 +17,8 @@ class Natural(Partition):
 def natural_clients(dataset: Dataset, clients: int | None) -> int:
     """How many clients the data set names; another number in ``clients`` is refused."""
     if dataset.train_clients is None:
-        raise FedGAError(
-            f"data set {dataset.name!r} does not say which client a sample belongs to: name its client column, or "
-            "choose another partition than 'natural'"
-        )
+        cure = "name its client column, or choose another partition than 'natural'"
+        raise FedGAError(f"data set {dataset.name!r} does not say which client a sample belongs to: {cure}")
     there = max(len(dataset.client_names), int(dataset.train_clients.max()) + 1)
     if clients is not None and clients != there:
         raise FedGAError(f"data set {dataset.name!r} has {there} natural clients, not {clients}: leave clients out")

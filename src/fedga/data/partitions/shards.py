@@ -1,7 +1,5 @@
 """Samples sorted by label, cut into clients × ``classes_per_client`` shards and shuffled (McMahan et al. 2017)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedga.data.partitions.base import Assignment, Partition, PartitionInputs, even_sizes, gather, shuffled_by_class
@@ -13,10 +11,9 @@ class Shards(Partition):
         samples, shape = len(inputs.targets), (inputs.clients, inputs.classes_per_client)
         shards = inputs.clients * inputs.classes_per_client
         if shards > samples:
-            raise FedGAError(
-                f"{samples} training samples cannot be cut into {shape[0]} clients x {shape[1]} shards: use fewer "
-                "clients or fewer classes_per_client"
-            )
+            cut = f"{shape[0]} clients x {shape[1]} shards"
+            cure = "use fewer clients or fewer classes_per_client"
+            raise FedGAError(f"{samples} training samples cannot be cut into {cut}: {cure}")
         lengths = even_sizes(samples, shards)
         starts = np.cumsum(lengths) - lengths
         lists, order = shuffled_by_class(inputs), inputs.generator.permutation(shards)

@@ -1,7 +1,5 @@
 """Predictions in arrays: ``.npz`` files, read piece by piece, and arrays in memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,10 +33,9 @@ def read_arrays(path: Path, options: ColumnOptions, show: Progress) -> Predictio
         probs = named(",".join(options.probability_columns) or None, _PROBABILITIES)
         label = named(options.label_column, _LABELS)
         if probs is None or label is None:
-            raise FedGAError(
-                f"{path} holds the arrays {listed(file.names, 20) or '(none)'}: call them probs, of [rows, classes], "
-                "and labels, of [rows]"
-            )
+            there = listed(file.names, 20) or "(none)"
+            cure = "call them probs, of [rows, classes], and labels, of [rows]"
+            raise FedGAError(f"{path} holds the arrays {there}: {cure}")
         site = None if options.site_column == NO_SITES else named(options.site_column, _SITES)
         class_names = named(None, _CLASS_NAMES)
         with file.stream(probs) as (header, values):
@@ -74,9 +71,8 @@ def tally_arrays(
     rows, classes = (*shape, 1)[:2]
     for kind, values in (("label", labels), ("site", sites)):
         if values is not None and values.size != rows:
-            raise FedGAError(
-                f"{where} has {rows:,} rows of probabilities and {values.size:,} {kind}s: give one {kind} per row"
-            )
+            there = f"{rows:,} rows of probabilities and {values.size:,} {kind}s"
+            raise FedGAError(f"{where} has {there}: give one {kind} per row")
     check_classes(classes, where)
     words = _labels(class_names, classes, where)
     labels, sites = labels.reshape(-1), None if sites is None else sites.reshape(-1)

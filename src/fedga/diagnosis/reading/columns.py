@@ -1,7 +1,5 @@
 """Which column of a table is the label, which the site, and which are probabilities of what."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence
@@ -52,10 +50,9 @@ def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], opt
     check_column_names(where, names)
     label = find_column(f"label column of {where}", names, options.label_column, _LABEL_COLUMNS)
     if label is None:
-        raise FedGAError(
-            f"{where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: name the one that holds the true class with "
-            f"--label-column (columns: {listed(names, 12)})"
-        )
+        usual = ", ".join(LABEL_COLUMNS[:-1])
+        cure = f"name the one that holds the true class with --label-column (columns: {listed(names, 12)})"
+        raise FedGAError(f"{where} has no column named {usual}: {cure}")
     asked = options.site_column
     site = None if asked == NO_SITES else find_column(f"site column of {where}", names, asked, SITE_COLUMNS)
     if site == label:
@@ -66,23 +63,16 @@ def choose_columns(where: str, names: Sequence[str], numeric: Sequence[str], opt
     rest = [name for name in numbers if not _ROW_NUMBERS.fullmatch(name)]
     prefixed = [name for name in rest if _PREFIX.match(name)]
     if not rest:
-        raise FedGAError(
-            f"{where} has no column of numbers beside {label!r}: add one column per class with its probability "
-            f"(columns: {listed(names, 12)})"
-        )
+        cure = f"add one column per class with its probability (columns: {listed(names, 12)})"
+        raise FedGAError(f"{where} has no column of numbers beside {label!r}: {cure}")
     unnamed = [f"“{name}”" if name else "without a name" for name in numbers if _ROW_NUMBERS.fullmatch(name)]
     notes = [] if prefixed or not unnamed else [f"Left out as row numbers: the column {', '.join(unnamed)}."]
     if asked is None and site is None:
         used = {label, *numeric}
-        notes += _unused([name for name in names if name not in used])
+        if words := [name for name in names if name not in used]:  # one of which may name the sites
+            cure = f"--site-column {shlex.quote(words[0])} would compare sites."
+            notes.append(f"Not used: {listed(words, 6)}; {cure}")
     return Columns(label, site, tuple(prefixed or rest), tuple(notes))
-
-
-def _unused(words: Sequence[str]) -> list[str]:
-    """A note on columns of text, one of which may name the sites."""
-    if not words:
-        return []
-    return [f"Not used: {listed(words, 6)}; --site-column {shlex.quote(words[0])} would compare sites."]
 
 
 def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
@@ -93,7 +83,6 @@ def _asked(where: str, names: Sequence[str], numeric: Sequence[str], asked: Sequ
             find_column(f"probability column of {where}", names, wish, ())
         chosen |= dict.fromkeys(found)
     numbers = set(numeric)
-    for name in chosen:
-        if name not in numbers:
-            raise FedGAError(f"column {name!r} of {where} does not hold numbers: name columns of probabilities")
+    if words := [name for name in chosen if name not in numbers]:
+        raise FedGAError(f"column {words[0]!r} of {where} does not hold numbers: name columns of probabilities")
     return tuple(chosen)

@@ -1,7 +1,5 @@
 """CSV files in blocks of whole lines, parsed by pyarrow on all cores: its own streaming reader uses one."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

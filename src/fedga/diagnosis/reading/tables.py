@@ -1,7 +1,5 @@
 """Tables of predictions: CSV and Parquet files, read in batches so that a file may be larger than memory."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -12,13 +10,37 @@ import numpy as np
 
 from fedga.common.files import require_regular
 from fedga.data.assemble import listed
-from fedga.data.formats.files import Progress, guarded, optional, reading
+from fedga.data.formats.files import Progress, guarded, optional, reading, within_memory
 from fedga.data.formats.parquet import is_text
+from fedga.diagnosis.reading.arrays import read_arrays
 from fedga.diagnosis.reading.columns import ColumnOptions, Columns, choose_columns
 from fedga.diagnosis.reading.csv_blocks import CsvFile
 from fedga.diagnosis.reading.tally import Predictions, Tallying, check_classes
 from fedga.diagnosis.reading.vocabulary import Sites, Vocabulary
 from fedga.errors import FedGAError
+
+KINDS = (".csv", ".parquet", ".npz")
+
+
+def read_predictions(path: Path, options: ColumnOptions, progress: Progress | None = None) -> Predictions:
+    """Read and check a file of predictions; the first wrong row is refused in one sentence."""
+    kind = path.suffix.lower()
+    try:
+        if path.is_dir():
+            raise FedGAError(f"{path} is a folder: give a file of predictions ({', '.join(KINDS)})")
+        if not path.exists():
+            raise FedGAError(f"{path} does not exist: check the path")
+        if kind not in KINDS:
+            cure = f"give one that ends in {', '.join(KINDS)}, or a saved model (.safetensors)"
+            raise FedGAError(f"{path} is no file of predictions: {cure}")
+        if not require_regular(path).st_size:
+            raise FedGAError(f"{path} is empty: write the predictions into it")
+    except OSError as error:  # a name too long, a folder that may not be looked into
+        raise FedGAError(f"{path} cannot be read ({error.strerror or error}): check the path") from error
+    show = progress or (lambda what, done, total: None)
+    with within_memory(path):
+        return read_arrays(path, options, show) if kind == ".npz" else read_table(path, options, show)
+
 
 _ROWS_AT_ONCE = 16_000  # of a Parquet file: fewer would cost it more than they save in cache
 _MOST_NUMBERS_AT_ONCE = 8_000_000
@@ -65,16 +87,12 @@ class _ParquetTable:
         self.numeric = [field.name for field in schema if any(is_such(field.type) for is_such in numbers)]
 
     def _open(self, words: Sequence[str] = ()) -> Any:
-        """The file; columns of ``words`` come as the different words and which of them each row has.
-
-        A word that many rows share is written once there, so a few bytes can promise any number of long ones.
-        """
+        """The file; a word of ``words`` that many rows share stays written once, since it may be long."""
         with reading(self._path, "a Parquet file"):
             require_regular(self._path)
             # Buffered by page: a file of one row group would else be in memory as a whole.
-            return self._parquet.ParquetFile(
-                self._path, pre_buffer=False, buffer_size=1 << 16, read_dictionary=list(words)
-            )
+            buffered: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 16}
+            return self._parquet.ParquetFile(self._path, read_dictionary=list(words), **buffered)
 
     def _is_text(self, name: str) -> bool:
         """Whether a column holds texts; one of lists and the like is refused before anything is read."""
@@ -82,9 +100,8 @@ class _ParquetTable:
         try:
             self._arrow.nulls(0, kind).dictionary_encode()
         except self._arrow.ArrowNotImplementedError:
-            raise FedGAError(
-                f"column {name!r} of {self._path} has values of type {kind}: store one text or number in every row"
-            ) from None
+            problem = f"column {name!r} of {self._path} has values of type {kind}"
+            raise FedGAError(f"{problem}: store one text or number in every row") from None
         return is_text(self._arrow, kind)
 
     def blocks(self, numbers: Sequence[str], words: Sequence[str | None], show: Progress) -> Generator[Any]:

@@ -55,10 +55,8 @@ def check_classes(classes: int, where: str) -> None:
     """Refuse more classes than a table of each against each can hold."""
     most = math.isqrt(MOST_CELLS)
     if classes > most:
-        raise FedGAError(
-            f"{where} has {classes:,} classes, too many for one page, which holds {most:,}: put classes together, or "
-            "choose columns with --probability-columns"
-        )
+        problem = f"{where} has {classes:,} classes, too many for one page, which holds {most:,}"
+        raise FedGAError(f"{problem}: put classes together, or choose columns with --probability-columns")
 
 
 class Tallying:
@@ -124,29 +122,23 @@ class Tallying:
         samples, hits, predicted = self._counts.reshape(3, self._room, self._classes)[:, :number]
         if (samples.sum(0) > 0).sum() < 2:
             [only] = np.flatnonzero(samples.sum(0))
-            raise FedGAError(
-                f"all rows of {self.where} are of class {self.labels.names[only]!r}, so nothing can be mistaken for "
-                "it: give samples of two classes or more"
-            )
+            problem = f"all rows of {self.where} are of class {self.labels.names[only]!r}"
+            raise FedGAError(f"{problem}, so nothing can be mistaken for it: give samples of two classes or more")
         sums = self._sums.reshape(self._classes, self._room, self._classes)[:, :number].transpose(1, 2, 0)
         order = sorted(range(len(names)), key=lambda at: (_by_number(names[at]), names[at])) or [0]
         tally = Tally(*(np.ascontiguousarray(values[order]) for values in (samples, sums, hits, predicted)))
         return Predictions(self.labels.names, tuple(names[at] for at in order) if names else (), tally)
 
     def _from_one(self) -> FedGAError:
-        return FedGAError(
-            f"the labels of {self.where} seem to count from 1, since 0 never occurs: write the names of the classes "
-            f"({listed(self.labels.names, 4)}), or count from 0"
-        )
+        cure = f"write the names of the classes ({listed(self.labels.names, 4)}), or count from 0"
+        return FedGAError(f"the labels of {self.where} seem to count from 1, since 0 never occurs: {cure}")
 
     def _make_room(self, sites: int) -> None:
         if sites <= self._room:
             return
         if sites * self._classes**2 > MOST_CELLS:
-            raise FedGAError(
-                f"{self.where} has {sites:,} sites or more of {self._classes} classes, too many for one page: name a "
-                "column with fewer sites, or pass --site-column none"
-            )
+            problem = f"{self.where} has {sites:,} sites or more of {self._classes} classes, too many for one page"
+            raise FedGAError(f"{problem}: name a column with fewer sites, or pass --site-column none")
         self._check_memory(sites)
         self._room = min(2 * sites, MOST_CELLS // self._classes**2)
         more = self._room * self._classes - self._sums.shape[1]
@@ -211,20 +203,17 @@ class Tallying:
         number = scores[of_class, at]
         if not np.isfinite(number):
             raise FedGAError(f"{self._row(at)} has no number for class {name!r} ({number:g}): fill it in")
-        raise FedGAError(
-            f"{self._row(at)} gives class {name!r} the probability {number:.4g}, which is none: give numbers from 0 to "
-            f"1 (divide per cent by 100), or {_IF_LOGITS}"
-        )
+        cure = f"give numbers from 0 to 1 (divide per cent by 100), or {_IF_LOGITS}"
+        raise FedGAError(f"{self._row(at)} gives class {name!r} the probability {number:.4g}, which is none: {cure}")
 
     def _wrong_sum(self, scores: np.ndarray, at: int) -> FedGAError:
         total, row = float(scores[:, at].sum()), f"the probabilities in {self._row(at)}"
         if abs(total - 100) <= 100 * self._tolerance:
             return FedGAError(f"{row} sum to {total:.4g}, so these are per cent: divide them by 100")
         may_be_logits = scores[:, at].min() < 0 or scores[:, at].max() > 1
-        return FedGAError(
-            f"{row} sum to {total:.4g}, not to 1: {_IF_LOGITS if may_be_logits else 'correct them'}, or choose the "
-            f"right columns with --probability-columns (taken as classes: {listed(self.labels.names, 4)})"
-        )
+        cure = f"{_IF_LOGITS if may_be_logits else 'correct them'}, or choose the right columns with"
+        taken = f"--probability-columns (taken as classes: {listed(self.labels.names, 4)})"
+        return FedGAError(f"{row} sum to {total:.4g}, not to 1: {cure} {taken}")
 
 
 def _by_number(name: str) -> list[tuple[int, int, str]]:

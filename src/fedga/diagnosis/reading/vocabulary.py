@@ -1,7 +1,5 @@
 """Words to numbers: which class a label means, and which site a row belongs to."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -121,10 +119,8 @@ class Sites:
     def code(self, site: object) -> int:
         text = text_of(site)
         if len(text) > _LONGEST_SITE:
-            raise FedGAError(
-                f"a site has a name of {len(text):,} characters, {quoted(text, 40)}: name sites in at most "
-                f"{_LONGEST_SITE:,}, or pass --site-column none"
-            )
+            cure = f"name sites in at most {_LONGEST_SITE:,}, or pass --site-column none"
+            raise FedGAError(f"a site has a name of {len(text):,} characters, {quoted(text, 40)}: {cure}")
         return self._places.setdefault(text, len(self._places)) if text else UNKNOWN
 
     @property
@@ -178,8 +174,7 @@ def _as_number(text: str) -> str:
 def check_names(names: Sequence[object], where: str) -> tuple[str, ...]:
     """Class names as text, each once."""
     texts = tuple(text_of(name) for name in names)
-    twice = sorted(name for name, times in Counter(texts).items() if times > 1)
-    if twice:
+    if twice := sorted(name for name, times in Counter(texts).items() if times > 1):
         raise FedGAError(f"{where} has two classes called {twice[0]!r}: give every class a name of its own")
     if "" in texts:
         raise FedGAError(f"class {texts.index('')} of {where} has an empty name: give every class a name")
