@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from importlib import resources
 from pathlib import Path
 
 from fedga.common.files import require_regular
@@ -29,48 +30,6 @@ _SHARED_MOUNTS = ("nfs", "cifs", "smb", "9p", "lustre", "gpfs", "beegfs", "ceph"
 
 IDENTITY = ("dataset", "alpha", "algorithm", "preset", "server", "seed")
 
-_SCHEMA = f"""
-CREATE TABLE groups (
-    id INTEGER PRIMARY KEY,
-    round INTEGER NOT NULL DEFAULT 0,
-    checkpoint TEXT,
-    owner TEXT,
-    heartbeat REAL NOT NULL DEFAULT 0
-);
-CREATE TABLE runs (
-    key INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL UNIQUE,
-    dataset TEXT NOT NULL,
-    alpha REAL,
-    algorithm TEXT NOT NULL,
-    preset TEXT NOT NULL,
-    server TEXT NOT NULL,
-    seed INTEGER NOT NULL,
-    spec TEXT NOT NULL,
-    fingerprint TEXT NOT NULL,
-    status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'diverged')),
-    rounds_done INTEGER NOT NULL DEFAULT 0,
-    note TEXT NOT NULL DEFAULT '',
-    group_id INTEGER REFERENCES groups (id),
-    lane INTEGER
-);
-CREATE INDEX runs_by_identity ON runs ({", ".join(IDENTITY)});
-CREATE INDEX runs_by_group ON runs (group_id, lane);
-CREATE TABLE metrics (
-    run INTEGER NOT NULL REFERENCES runs (key),
-    round INTEGER NOT NULL,
-    {", ".join(f"{name} REAL" for name in METRICS)},
-    PRIMARY KEY (run, round)
-) WITHOUT ROWID;
-CREATE TABLE client_rounds (
-    run INTEGER NOT NULL REFERENCES runs (key),
-    round INTEGER NOT NULL,
-    arrays BLOB NOT NULL,
-    PRIMARY KEY (run, round)
-);
-CREATE VIEW results AS
-    SELECT run_id, {", ".join(IDENTITY)}, round, {", ".join(METRICS)} FROM metrics JOIN runs ON runs.key = metrics.run;
-"""
 # Tables that earlier versions do not have: readers ask whether they are there.
 LATER = {
     "partitions": "key TEXT PRIMARY KEY, arrays BLOB NOT NULL",
@@ -95,7 +54,10 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = FULL")
             with transaction(connection):
                 if _is_fresh(connection):
-                    for statement in _SCHEMA.split(";"):  # executescript would commit first
+                    schema = resources.files("fedga.store").joinpath("schema.sql").read_text(encoding="utf-8")
+                    measured, identity = ", ".join(f"{name} REAL" for name in METRICS), ", ".join(IDENTITY)
+                    schema = schema.format(identity=identity, metrics=", ".join(METRICS), measured=measured)
+                    for statement in schema.split(";"):  # executescript would commit first
                         connection.execute(statement)
                     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
                 metrics.make_table(connection)

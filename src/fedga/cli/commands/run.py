@@ -26,11 +26,12 @@ PANELS = {
     "What to run": ("algorithm", "preset", "seed", "rounds"),
     "Data and clients": (
         *("dataset", "alpha", "partition", "clients", "active", "standardize"),
-        *("client_column", "label_column", "classes_per_client"),
+        *("client_column", "label_column", "classes_per_client", "augment"),
+        *("select", "availability", "stragglers"),
     ),
     "Local training": (
         *("model", "norm", "local_epochs", "batch_size", "optimizer", "lr", "lr_schedule"),
-        *("momentum", "weight_decay", "clip", "precision"),
+        *("momentum", "weight_decay", "clip", "centralize", "precision"),
     ),
     "Server": ("server", "server_rate", "server_average", "aggregation"),
     "Evaluation": ("evaluate_every", "diagnose_every"),
@@ -64,7 +65,10 @@ def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
 
 # Names whose registries are not settings; `fedga data list` and `fedga algorithms` say more.
 NAMES: Mapping[str, Sequence[str]] = {
-    "algorithm": ("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
+    "algorithm": (
+        *("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
+        *("feddyn", "fedsam", "fednh", "resample"),
+    ),
     "dataset": tuple(SOURCES),
     "model": ("mlp", "lenet", "resnet20", "package.module:Class"),
     "preset": PRESETS,
