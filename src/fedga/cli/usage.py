@@ -21,6 +21,7 @@ _SPELLINGS = (
     ("--alpha", "--alphas"),
     ("--algorithm", "--algorithms"),
 )
+_SWITCHES = ("--standardize", "--centralize")
 
 
 def checked_arguments(arguments: Sequence[str], program: Any) -> list[str]:
@@ -47,12 +48,13 @@ def _own_spelling(arguments: Sequence[str], command: Any) -> list[str]:
 
 def _with_bare_switches(arguments: Sequence[str]) -> list[str]:
     """``--standardize`` alone means true, ``--no-standardize`` false; with a value it is taken as written."""
+    negated = {f"--no-{flag[2:]}": flag for flag in _SWITCHES}
     spelled: list[str] = []
     for argument, following in zip(arguments, (*arguments[1:], "--"), strict=False):
-        if argument == "--no-standardize":
-            spelled += ["--standardize", "false"]
-        elif argument == "--standardize" and following.startswith("-"):
-            spelled += ["--standardize", "true"]
+        if argument in negated:
+            spelled += [negated[argument], "false"]
+        elif argument in _SWITCHES and following.startswith("-"):
+            spelled += [argument, "true"]
         else:
             spelled.append(argument)
     return spelled

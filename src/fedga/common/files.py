@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import secrets
@@ -10,7 +11,6 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from fedga.common.owner import Owner
 from fedga.errors import FedGAError
@@ -97,7 +97,7 @@ def _checked(path: Path | str, status: os.stat_result) -> os.stat_result:
     return status
 
 
-def open_regular(path: Path | str) -> BinaryIO:
+def open_regular(path: Path | str) -> io.BufferedReader:
     """A file to read bytes from; unlike ``open``, it never waits at a pipe and never reads a device without end."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)

@@ -26,17 +26,8 @@ from fedga.common.sealed import DamagedError, is_whole
 from fedga.errors import FedGAError, needs_extra
 from fedga.store import metrics
 from fedga.store.checkpoints import is_checkpoint_name
-from fedga.store.database import (
-    FILE_NAME,
-    IDENTITY,
-    explained,
-    one_line,
-    open_for_writing,
-    reading,
-    transaction,
-    without_digests,
-)
-from fedga.store.digests import damaged, has_digests
+from fedga.store.database import FILE_NAME, IDENTITY, explained, one_line, open_for_writing, reading, transaction
+from fedga.store.digests import damaged, has_table
 from fedga.store.manifest import PARTS, Writer, check_parts, read_manifest, replacing
 from fedga.store.records import METRICS
 from fedga.store.repair import refuse_while_trained
@@ -128,8 +119,7 @@ def _small_contents(folder: Path) -> dict[str, bytes]:
     _parquet()
     with reading(folder) as connection:
         connection.create_function("rounded", 1, _rounded, deterministic=True)
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        rows = {table: _small_rows(connection, table) for table in _TABLES if table in there}
+        rows = {table: _small_rows(connection, table) for table in _TABLES if has_table(connection, table)}
     return {table: _as_parquet(table, of) for table, of in rows.items() if of or table in ("runs", "metrics")}
 
 
@@ -184,7 +174,7 @@ def opened(folder: Path, notice: Callable[[str], None] = lambda text: None) -> I
     """
     if not is_archive(folder):
         with reading(folder) as connection:
-            if not has_digests(connection):
+            if not has_table(connection, "digests"):
                 notice(_NOT_DIGESTED.format(folder))
         yield folder
         return
@@ -247,23 +237,19 @@ def _restore_tables(archive: Path, places: dict[str, Path], folder: Path) -> Non
         for table in _TABLES:
             path = places.get(f"{table}.parquet")
             if path is not None and (path.is_symlink() or path.exists()):
-                with _bad_parquet(path):
+                try:
                     _insert(connection, table, _load(path))
+                except (OSError, ValueError, TypeError, OverflowError, sqlite3.Error) as error:  # pyarrow's too
+                    if isinstance(error, FedGAError):
+                        raise
+                    damage = f"{path} is damaged or is not an archive's file ({one_line(error)}): bring a whole copy"
+                    raise FedGAError(damage) from error
         query = "SELECT count(*) FROM runs WHERE status = 'done' AND key NOT IN (SELECT run FROM metrics)"
         if lost := connection.execute(query).fetchone()[0]:
             raise DamagedError(_INCOMPLETE.format(str(archive), f"{lost} finished runs have no results"))
-        without_digests(connection)  # they are read once, right away; the archive's own were compared
-
-
-@contextmanager
-def _bad_parquet(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except FedGAError:
-        raise
-    except (OSError, ValueError, TypeError, OverflowError, sqlite3.Error) as error:  # pyarrow's are ValueErrors
-        sentence = f"{path} is damaged or is not an archive's file ({one_line(error)}): bring a whole copy"
-        raise FedGAError(sentence) from error
+        # What is read once, right away, needs no digests: the archive's own were compared.
+        connection.execute("DROP TABLE digests")
+        connection.execute("PRAGMA user_version = 1")
 
 
 def _load(path: Path) -> Any:

@@ -14,6 +14,8 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
+from importlib import resources
 from pathlib import Path
 
 from fedga.common.files import require_regular
@@ -25,59 +27,14 @@ FILE_NAME = "results.sqlite"
 SCHEMA_VERSION = 2  # 1: of fedga 0.1, without digests
 BUSY_S = 60.0
 _APPLICATION_ID = 0x66646761  # "fdga"
+# What SQLite says of a file that is not as it wrote it; a schema of ours has all its tables and columns.
+_DAMAGE = ("malformed", "corrupt", "not decode", "no such table", "no such column", "file format", "no such collation")
 _SHARED_MOUNTS = ("nfs", "cifs", "smb", "9p", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "afs", "glusterfs")
 
 IDENTITY = ("dataset", "alpha", "algorithm", "preset", "server", "seed")
 
-_SCHEMA = f"""
-CREATE TABLE groups (
-    id INTEGER PRIMARY KEY,
-    round INTEGER NOT NULL DEFAULT 0,
-    checkpoint TEXT,
-    owner TEXT,
-    heartbeat REAL NOT NULL DEFAULT 0
-);
-CREATE TABLE runs (
-    key INTEGER PRIMARY KEY,
-    run_id TEXT NOT NULL UNIQUE,
-    dataset TEXT NOT NULL,
-    alpha REAL,
-    algorithm TEXT NOT NULL,
-    preset TEXT NOT NULL,
-    server TEXT NOT NULL,
-    seed INTEGER NOT NULL,
-    spec TEXT NOT NULL,
-    fingerprint TEXT NOT NULL,
-    status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'diverged')),
-    rounds_done INTEGER NOT NULL DEFAULT 0,
-    note TEXT NOT NULL DEFAULT '',
-    group_id INTEGER REFERENCES groups (id),
-    lane INTEGER
-);
-CREATE INDEX runs_by_identity ON runs ({", ".join(IDENTITY)});
-CREATE INDEX runs_by_group ON runs (group_id, lane);
-CREATE TABLE metrics (
-    run INTEGER NOT NULL REFERENCES runs (key),
-    round INTEGER NOT NULL,
-    {", ".join(f"{name} REAL" for name in METRICS)},
-    PRIMARY KEY (run, round)
-) WITHOUT ROWID;
-CREATE TABLE client_rounds (
-    run INTEGER NOT NULL REFERENCES runs (key),
-    round INTEGER NOT NULL,
-    arrays BLOB NOT NULL,
-    PRIMARY KEY (run, round)
-);
-CREATE VIEW results AS
-    SELECT run_id, {", ".join(IDENTITY)}, round, {", ".join(METRICS)} FROM metrics JOIN runs ON runs.key = metrics.run;
-"""
-# Tables that earlier versions do not have: readers ask whether they are there.
-LATER = {
-    "partitions": "key TEXT PRIMARY KEY, arrays BLOB NOT NULL",
-    "own_code": "part TEXT PRIMARY KEY, digest TEXT NOT NULL, origin TEXT NOT NULL",
-}
 _ALWAYS = {"groups", "runs", "metrics", "client_rounds", "results"}
-_NAMES = {*_ALWAYS, *LATER, "own_metrics", "digests"}
+_NAMES = {*_ALWAYS, "partitions", "own_code", "own_metrics", "digests"}
 
 
 def open_for_writing(folder: Path) -> sqlite3.Connection:
@@ -87,7 +44,7 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
             folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise FedGAError(f"the output folder {str(folder)!r} is a file: give another --out") from None
-        connection = _connect(folder / FILE_NAME, "rwc")
+        connection = connect(folder / FILE_NAME, "rwc")
         try:
             _refuse_foreign(folder, connection)
             _set_journal(folder, connection)
@@ -95,14 +52,11 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = FULL")
             with transaction(connection):
                 if _is_fresh(connection):
-                    for statement in _SCHEMA.split(";"):  # executescript would commit first
-                        connection.execute(statement)
                     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                metrics.make_table(connection)
-                for table, columns in LATER.items():
-                    connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-                if not digests.has_digests(connection):
-                    digests.make_table(connection)
+                for statement in _schema().split(";"):  # executescript would commit first
+                    connection.execute(statement)
+                if not digests.has_table(connection, "digests"):
+                    connection.execute(digests.TABLE)
                     seal_everything(connection)
                     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         except BaseException:
@@ -111,13 +65,20 @@ def open_for_writing(folder: Path) -> sqlite3.Connection:
     return connection
 
 
+@cache
+def _schema() -> str:
+    measured = ", ".join(f"{name} REAL" for name in METRICS)
+    text = resources.files("fedga.store").joinpath("schema.sql").read_text(encoding="utf-8")
+    return text.format(identity=", ".join(IDENTITY), metrics=", ".join(METRICS), measured=measured)
+
+
 def open_for_reading(folder: Path) -> sqlite3.Connection:
     """The folder's file as it is; nothing is created, and a folder that cannot be written to can still be read."""
     path = folder / FILE_NAME
     if not os.path.isfile(path):  # unlike Path.is_file, also False where the folder may not be entered
         raise FedGAError(f"there are no results in {str(folder)!r}: no file {FILE_NAME} to be read there")
     with explained(folder, reading=True):
-        connection = open_as_it_is(path)
+        connection = connect(path, "rw")
         try:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.OperationalError:
@@ -126,7 +87,7 @@ def open_for_reading(folder: Path) -> sqlite3.Connection:
             if log.exists() and log.stat().st_size:
                 raise
             # Without its shared memory SQLite reads a logged file only on the promise that nobody writes it.
-            connection = _connect(path, "ro&immutable=1")
+            connection = connect(path, "ro&immutable=1")
         try:
             _refuse_foreign(folder, connection)
             if _is_fresh(connection):
@@ -144,12 +105,8 @@ def reading(folder: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def open_as_it_is(path: Path) -> sqlite3.Connection:
+def connect(path: Path, mode: str) -> sqlite3.Connection:
     """A results file that may be damaged, to read whatever can be read of it."""
-    return _connect(path, "rw")
-
-
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
     with suppress(FileNotFoundError):
         require_regular(path)
     connection = sqlite3.connect(
@@ -201,7 +158,8 @@ def explained(folder: Path, reading: bool = False) -> Iterator[None]:
     except FedGAError:
         raise
     except Exception as error:
-        if _is_damage(error):
+        of_sqlite = isinstance(error, sqlite3.Error) and any(sign in str(error) for sign in _DAMAGE)
+        if of_sqlite or isinstance(error, UnicodeDecodeError):
             raise digests.damaged(folder / FILE_NAME, one_line(error)) from error
         sentence = _explain(folder, error, reading)
         if sentence is None or (reading and not isinstance(error, sqlite3.Error)):
@@ -249,15 +207,6 @@ def _out_of_descriptors() -> bool:
     except OSError as refused:
         return refused.errno in (errno.EMFILE, errno.ENFILE)
     return False
-
-
-_DAMAGE = ("malformed", "corrupt", "not decode", "no such table", "no such column", "file format", "no such collation")
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether SQLite says that the file is not as it wrote it; a schema of ours has all its tables and columns."""
-    of_sqlite = isinstance(error, sqlite3.Error) and any(sign in str(error) for sign in _DAMAGE)
-    return of_sqlite or isinstance(error, UnicodeDecodeError)
 
 
 def one_line(error: object) -> str:
@@ -313,12 +262,6 @@ def seal_everything(connection: sqlite3.Connection) -> None:
         digests.seal_rows(connection, part, connection.execute(f"SELECT * FROM {table}").fetchall())
 
 
-def without_digests(connection: sqlite3.Connection) -> None:
-    """Make the file one whose digests are not compared, inside the caller's transaction."""
-    connection.execute("DROP TABLE digests")
-    connection.execute("PRAGMA user_version = 1")
-
-
 def _set_journal(folder: Path, connection: sqlite3.Connection) -> None:
     wanted = "delete" if is_network_folder(folder) else "wal"
     deadline = time.monotonic() + BUSY_S
@@ -343,11 +286,7 @@ def is_network_folder(folder: Path) -> bool:
         mounts = Path("/proc/self/mounts").read_text().splitlines()
     except OSError:
         return False
-    place = os.path.realpath(folder)
-    best, kind = "", ""
-    for line in mounts:
-        _, point, found, *_ = line.split(" ")
-        point = point.replace("\\040", " ")
-        if f"{place}/".startswith(point.rstrip("/") + "/") and len(point) >= len(best):
-            best, kind = point, found
-    return kind.startswith(_SHARED_MOUNTS)
+    place = f"{os.path.realpath(folder)}/"
+    points = ((point.replace("\\040", " ").rstrip("/") + "/", kind) for _, point, kind, *_ in map(str.split, mounts))
+    above = [(len(point), at, kind) for at, (point, kind) in enumerate(points) if place.startswith(point)]
+    return max(above, default=(0, 0, ""))[2].startswith(_SHARED_MOUNTS)

@@ -25,22 +25,14 @@ RUN_ROW = ("key", *_RUN, "note", "group_id", "lane", "status")
 RUNS_QUERY = f"SELECT {', '.join(RUN_ROW)} FROM runs"
 _KINDS: dict[str, Any] = dict.fromkeys(RUN_ROW, str) | dict.fromkeys(("key", "seed", "rounds_done"), int)
 _KINDS |= {"alpha": (float, int, type(None)), "group_id": (int, type(None)), "lane": (int, type(None))}
+TABLE = "CREATE TABLE digests (part TEXT PRIMARY KEY, sha256 BLOB NOT NULL) WITHOUT ROWID"
 _CLIENTS = "an evaluation of the clients of run {}"
 
 Row = Sequence[Any]
 
 
-def make_table(connection: sqlite3.Connection) -> None:
-    connection.execute("CREATE TABLE digests (part TEXT PRIMARY KEY, sha256 BLOB NOT NULL) WITHOUT ROWID")
-
-
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
-
-
-def has_digests(connection: sqlite3.Connection) -> bool:
-    """Whether the file keeps digests; one of version 0.1 does not."""
-    return has_table(connection, "digests")
 
 
 class Digests:
@@ -50,9 +42,9 @@ class Digests:
     """
 
     def __init__(self, connection: sqlite3.Connection, *, whole: bool = True) -> None:
-        self._file = _file_of(connection)
+        self._file = Path(next(path for _, name, path in connection.execute("PRAGMA database_list") if name == "main"))
         self._known: dict[str, bytes] | None = None
-        if has_digests(connection):
+        if has_table(connection, "digests"):
             query = "SELECT part, sha256 FROM digests"
             rows = connection.execute(query).fetchall() if whole else list(readable_rows(connection, query, "part"))
             if whole and not all(isinstance(part, str) and isinstance(digest, bytes) for part, digest in rows):
@@ -106,10 +98,6 @@ def damaged(file: Path, what: str) -> DamagedError:
         f"{str(file)!r} is damaged ({what}): 'fedga repair {file.parent}' keeps every run that is whole, and the "
         "command that trained them then trains the others again"
     )
-
-
-def _file_of(connection: sqlite3.Connection) -> Path:
-    return Path(next(path for _, name, path in connection.execute("PRAGMA database_list") if name == "main"))
 
 
 def readable_rows(connection: sqlite3.Connection, query: str, order: str) -> Iterator[Row]:

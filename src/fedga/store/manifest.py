@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -88,7 +88,7 @@ def check_parts(folder: Path, manifest: Manifest) -> dict[str, Path]:
     paths = {name: folder / PARTS / part.file for name, part in manifest.parts.items()}
     for path, part in zip(paths.values(), manifest.parts.values(), strict=True):
         try:
-            whole = _hashed(path, part.size) == (part.size, part.sha256)
+            whole = _sha256(path, part.size) == part.sha256
         except FileNotFoundError:
             sentence = f"the archive {str(folder)!r} is incomplete ({part.file} is missing): bring a whole copy"
             raise DamagedError(sentence) from None
@@ -99,14 +99,10 @@ def check_parts(folder: Path, manifest: Manifest) -> dict[str, Path]:
     return paths
 
 
-def _hashed(path: Path, most: int) -> tuple[int, str]:
-    """Size and SHA-256 of a file; of one that is longer than promised, only that it is."""
-    digest, size = hashlib.sha256(), 0
+def _sha256(path: Path, size: int) -> str:
+    """Of a file; one of another size than promised is not read, and has none."""
     with open_regular(path) as file:
-        while size <= most and (block := file.read(_BLOCK)):
-            digest.update(block)
-            size += len(block)
-    return size, digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest() if os.fstat(file.fileno()).st_size == size else ""
 
 
 class Writer:
@@ -115,7 +111,7 @@ class Writer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / PARTS
         self.parts: dict[str, Part] = {}
-        self._made: list[Path] = []
+        self.made: list[Path] = []  # files that were not there before
 
     def add(self, name: str, content: bytes | Path) -> None:
         """A part from bytes, or copied from a file."""
@@ -134,16 +130,11 @@ class Writer:
                 os.fsync(file.fileno())
             final = self.folder / f"{called.stem}-{digest.hexdigest()[:8]}{called.suffix}"
             if not final.exists():
-                self._made.append(final)
+                self.made.append(final)
             partial.replace(final)
         finally:
             partial.unlink(missing_ok=True)
         self.parts[name] = Part(final.name, size, digest.hexdigest())
-
-    def give_up(self) -> None:
-        """Remove what was written; the old set is as it was."""
-        for path in self._made:
-            path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -160,19 +151,14 @@ def replacing(folder: Path, kind: str) -> Iterator[Writer]:
         sync_folder(folder / PARTS)
         write_whole(folder / FILE_NAME, manifest.to_json(), synced=True)
     except BaseException:
-        if not _is_current(folder, writer.parts):  # an interrupt may come right after the swap
-            writer.give_up()
+        current = None
+        with suppress(FedGAError):
+            current = read_manifest(folder)
+        for path in writer.made if current is None or current.parts != writer.parts else ():
+            path.unlink(missing_ok=True)  # not where an interrupt came right after the swap
         raise
     sync_folder(folder)
     _remove_older(folder, manifest)
-
-
-def _is_current(folder: Path, parts: Mapping[str, Part]) -> bool:
-    try:
-        manifest = read_manifest(folder)
-    except FedGAError:
-        return False
-    return manifest is not None and manifest.parts == parts
 
 
 def _remove_older(folder: Path, manifest: Manifest) -> None:
@@ -182,7 +168,7 @@ def _remove_older(folder: Path, manifest: Manifest) -> None:
         named = _PART.fullmatch(path.name)
         if not named or path.name in current or path.is_symlink() or not path.is_file():
             continue
-        if _hashed(path, path.stat().st_size)[1].startswith(named["digest"]):
+        if _sha256(path, path.stat().st_size).startswith(named["digest"]):
             path.unlink(missing_ok=True)
     for place in (folder, folder / PARTS):
         remove_leftovers(place)

@@ -1,7 +1,7 @@
 """Metrics of rounds in a results file: a metric is a name and a number per round, whoever defined it.
 
-Inside the file built-in metrics are columns of table ``metrics``; all others are rows of ``own_metrics``, a table that
-is made with the first of them. No other module knows. A metric of the averaged model is called ``averaged_NAME``.
+Inside the file built-in metrics are columns of table ``metrics``, all others rows of ``own_metrics``. No other module
+knows. A metric of the averaged model is called ``averaged_NAME``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,6 @@ from fedga.store.records import AVERAGED, METRICS, OF_CLIENTS, SHOWN, RoundMetri
 GROUPS = {"shown": SHOWN, "averaged": AVERAGED, "clients": OF_CLIENTS}
 TABLES = {"metrics": ("run", "round", *METRICS), "own_metrics": ("run", "round", "name", "value")}
 _OWN_ROWS = "SELECT round, name, value FROM own_metrics WHERE run = ? ORDER BY round, name"
-
-
-def make_table(connection: sqlite3.Connection) -> None:
-    """The table of metrics that are not built in."""
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS own_metrics (run INTEGER NOT NULL REFERENCES runs (key), round INTEGER NOT NULL, "
-        "name TEXT NOT NULL, value REAL, PRIMARY KEY (run, round, name)) WITHOUT ROWID"
-    )
 
 
 def own_names(connection: sqlite3.Connection) -> list[str]:

@@ -13,7 +13,7 @@ from fedga.common.owner import is_gone
 from fedga.common.sealed import DamagedError
 from fedga.errors import FedGAError
 from fedga.store import metrics
-from fedga.store.database import FILE_NAME, explained, open_as_it_is, open_for_writing, seal_everything, transaction
+from fedga.store.database import FILE_NAME, connect, explained, open_for_writing, seal_everything, transaction
 from fedga.store.digests import RUN_ROW, RUNS_QUERY, Digests, Row, readable_rows
 from fedga.store.results import ResultsReader
 
@@ -34,7 +34,7 @@ def repair_results(folder: Path) -> tuple[int, int, Path | None]:
     place = partial_name(folder / "repair")
     try:
         with explained(folder):
-            with closing(open_as_it_is(path)) as old, closing(open_for_writing(place)) as new:
+            with closing(connect(path, "rw")) as old, closing(open_for_writing(place)) as new:
                 refuse_while_trained(folder, old)
                 kept, lost = _copy_whole(old, new)
                 new.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
