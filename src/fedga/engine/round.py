@@ -93,23 +93,25 @@ def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Ret
     last: dict[int, tuple[Tensor, Tensor]] = {}  # the newest model of every group
     for wave in [wave for wave in waves if wave]:
         clients = asked.chosen.clients[:, wave]
-        starts = [last.get(groups[place]) for place in wave]
         question = replace(asked, chosen=Chosen(clients), keep_models=True)
-        if starts[0] is not None:
-            question = replace(question, start=_stacked(starts))
+        if last:
+            unchanged = (server.stack.params[0], server.stack.buffers[0])
+            question = replace(question, start=_stacked([last.get(groups[place], unchanged) for place in wave]))
         returned = yield question
         if returned is None:
             return None
         assert returned.params is not None
         assert returned.all_buffers is not None
-        for row, place in enumerate(wave):
+        places = dict(zip(clients[0].tolist(), wave, strict=True))
+        answered = [places[client] for client in returned.clients[0].tolist()]  # on real machines, perhaps not all
+        for row, place in enumerate(answered):
             last[groups[place]] = returned.params[0, row], returned.all_buffers[0, row]
-        done.append((wave, returned))
+        done.append((answered, returned))
     return _joined(server, done, groups, last)
 
 
-def _stacked(models: Sequence[tuple[Tensor, Tensor] | None]) -> tuple[Tensor, Tensor]:
-    params, buffers = zip(*(model for model in models if model is not None), strict=True)
+def _stacked(models: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    params, buffers = zip(*models, strict=True)
     return torch.stack(params), torch.stack(buffers)
 
 
