@@ -58,7 +58,7 @@ class Architecture:
 def read_architecture() -> Architecture:
     """The layers that pyproject.toml allows, and the imports that the code has."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    (contract,) = settings["tool"]["importlinter"]["contracts"]
+    (contract,) = (rule for rule in settings["tool"]["importlinter"]["contracts"] if rule["type"] == "layers")
     layers = tuple(
         tuple(name.strip().removeprefix(f"{PACKAGE}.") for name in layer.split("|")) for layer in contract["layers"]
     )

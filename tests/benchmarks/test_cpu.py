@@ -103,7 +103,7 @@ def made_up(monkeypatch):
     monkeypatch.setattr(cpu, "launch", launch)
     cpu.read_from_disk.cache_clear()
     MadeUpProcess.turns.clear()
-    ways = (cpu.ExecutionConfig("worse"), cpu.ExecutionConfig("better"))
+    ways = (cpu.Way("worse"), cpu.Way("better"))
     return [cpu.Contender("peer", "peer", ways), cpu.Contender("mortal", "mortal"), cpu.Contender("absent", "absent")]
 
 

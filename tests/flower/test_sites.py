@@ -263,7 +263,7 @@ def test_the_report_calls_sites_by_their_names(federation: Federation) -> None:
     assert repeat(study).commands == (
         "fedga flower serve DIR  # the folder of the federation's server, while its sites take part",
     )
-    told = json.loads(gzip.decompress(base64.b64decode(pack(study).charts)))
+    told = json.loads(gzip.decompress(base64.b64decode(pack(study)["charts"])))
     assert [shown["names"] for shown in told["maps"]] == [list(SITES)]
     assert {name for one in told["evaluations"] for name in one["clients"]} == set(SITES)
     done("report", folder)

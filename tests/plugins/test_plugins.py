@@ -375,7 +375,7 @@ def test_mistakes_of_other_parts(project: Path) -> None:
         ("inputs / 0, labels", "samples that are not finite numbers"),
         (
             "np.zeros((4, 8, 8, 3), np.uint8), labels",
-            r"shape \(8, 8, 3\), with the channels last: put them first, as in pictures.transpose\(0, 3, 1, 2\)",
+            r"shape \(8, 8, 3\), channels last: use pictures.transpose\(0, 3, 1, 2\)",
         ),
     ):
         (project / "parts" / "ours.py").write_text(BY_HAND.replace("ARRAYS", arrays))

@@ -20,7 +20,9 @@ from fedga.spec.settings import Options
 
 _FILES = resources.files("fedga.spec")
 _CHOICES: Mapping[str, Mapping[str, Any]] = tomllib.loads(_FILES.joinpath("presets.toml").read_text(encoding="utf-8"))
-PAPER, STRONG, SAME_AS, CLIMB = (_CHOICES[name] for name in ("paper", "strong", "same_as", "climb"))
+PAPER, STRONG, OTHERS, OWN_DATA, SAME_AS, CLIMB = (
+    _CHOICES[name] for name in ("paper", "strong", "others", "own_data", "same_as", "climb")
+)
 _CHANGES: Mapping[str, Mapping[str, Any]] = {"": {}, "paper": {}, "strong": STRONG}
 PRESETS = tuple(name for name in _CHANGES if name)
 
@@ -48,7 +50,7 @@ def preset_settings(name: str, dataset: str, alpha: float | None) -> Preset:
         raise unknown_name("preset", name, PRESETS)
     table = _paper_table().get(SAME_AS.get(dataset, dataset))
     if table is None:
-        special: Mapping[str, Any] = _CHOICES["others"].get(dataset, _CHOICES["own_data"])
+        special: Mapping[str, Any] = OTHERS.get(dataset, OWN_DATA)
         row = dataset
     else:
         listed = _nearest(alpha, tuple(table))
