@@ -27,7 +27,7 @@ GROUPS = {
     "across machines": ("#2b6cb0", ("federation", "flower")),
     "what is shown": ("#c2571a", ("paper", "diagnosis", "tracking", "report")),
     "what is kept": ("#8a6d1b", ("study", "store")),
-    "training": ("#1d7a6b", ("engine", "selection", "algorithms", "models")),
+    "training": ("#1d7a6b", ("engine", "selection", "servers", "algorithms", "models")),
     "inputs": ("#3d7a2a", ("data", "spec")),
     "parts and tools": ("#5b6573", ("plugins", "measures", "losses", "drawing", "common", "errors")),
 }

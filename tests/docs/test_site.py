@@ -20,7 +20,8 @@ from fedga.spec.settings import SETTINGS
 from tests.browser import CHROMIUM, needs_chromium
 from tests.docs.blocks import ROOT, read_blocks
 
-PUBLIC = ("fedga", "fedga.algorithms", "fedga.data", "fedga.diagnosis", "fedga.flower", "fedga.models")
+ROOMS = ("algorithms", "data", "diagnosis", "flower", "models", "selection", "servers")
+PUBLIC = ("fedga", *(f"fedga.{room}" for room in ROOMS))
 FETCHED = {"img": "src", "script": "src", "iframe": "src", "source": "src", "link": "href"}
 
 

@@ -321,7 +321,9 @@ class TestModule:
 
     @pytest.mark.parametrize("counts", [{"a": 3}, "many", ["a", "b"], [True, False], [[1, 2], [3]]])
     def test_what_is_no_list_of_counts(self, counts):
-        with pytest.raises(FedGAError, match="class_counts must be .*numbers (of samples|in the order of the classes)"):
+        with pytest.raises(
+            FedGAError, match=r"class_counts must be .*numbers (of samples|in the order of the classes)"
+        ):
             GALoss(counts)
 
     @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float16, torch.bfloat16])

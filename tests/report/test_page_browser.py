@@ -356,7 +356,7 @@ def test_on_paper_there_are_no_controls_and_nothing_is_folded(page: Page) -> Non
     page.emulate_media(media="print")
     assert page.locator("select:visible, input:visible, nav:visible, button:visible:not(thead button)").count() == 0
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.get_by_text("how samples are dealt out to clients").is_visible()
+    assert page.get_by_text("how samples are partitioned").is_visible()
     assert len(page.pdf()) > 10_000
 
 
