@@ -129,6 +129,25 @@ def test_a_rule_that_ignores_who_is_there_is_refused() -> None:
         check_selection(Careless(), "careless")
 
 
+def test_a_misspelt_hook_of_a_rule_is_refused() -> None:
+    class Misspelt(type(make_selection("uniform"))):  # type: ignore[misc]
+        def selct(self, choice: Choice) -> Tensor:
+            return choice.smallest(-choice.draws)
+
+    with pytest.raises(FedGAError, match=r"misspelt: selct is not a hook: did you mean select\?"):
+        check_selection(Misspelt(), "misspelt")
+
+
+def test_a_rule_that_reads_values_is_told_its_line() -> None:
+    class Logging(type(make_selection("uniform"))):  # type: ignore[misc]
+        def select(self, choice: Choice) -> Tensor:
+            self.seen = choice.draws.tolist()
+            return choice.smallest(choice.draws)
+
+    with pytest.raises(FedGAError, match=r"line \d+, .*mapped over runs"):
+        check_selection(Logging(), "logging")
+
+
 # --- who is there ----------------------------------------------------------------------------------------------------
 
 

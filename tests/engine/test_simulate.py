@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from fedga import FedGAError, simulate
 from fedga.algorithms import Algorithm, Sent, Server
+from fedga.data import load_dataset, make_federation
 from fedga.data.federation import Dataset, Federation
+from fedga.selection import make_selection
 from tests.engine.runs import make_uneven_federation
 
 
@@ -96,3 +98,12 @@ def test_only_an_algorithm_that_reads_the_output_layer_needs_one(pictures: Datas
     with pytest.raises(FedGAError, match=r"the model has no output layer with weights \[4, features\].*nn.Linear"):
         simulate(federation, convolution, Asks(output=True), rounds=1, active=2)
     assert not simulate(federation, network(4), Asks(output=True), rounds=1, active=2).diverged
+
+
+def test_a_rule_and_a_share_may_be_given_as_values() -> None:
+    federation = make_federation(load_dataset("digits"), clients=8, seed=0, alpha=0.5)
+    settings = {"rounds": 2, "active": 3, "batch_size": 16, "diagnose_every": 1}
+    given = simulate(federation, "mlp", "fedavg", select=make_selection("in-turn"), availability=0.5, **settings)
+    named = simulate(federation, "mlp", "fedavg", select="in-turn", availability="0.5", **settings)
+    assert given.rounds == named.rounds
+    assert given.rounds != simulate(federation, "mlp", "fedavg", **settings).rounds

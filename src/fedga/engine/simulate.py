@@ -23,6 +23,8 @@ from fedga.engine.server import LaneRound
 from fedga.engine.stack.lanes import Lane
 from fedga.errors import FedGAError, unknown_name
 from fedga.models import ModelBuilder, build_model
+from fedga.selection import Selection
+from fedga.selection.check import check_selection
 from fedga.spec.settings import DataSettings, TrainingSettings, parse_algorithm
 
 
@@ -49,7 +51,8 @@ def simulate(
     """Train one run on one machine and return its curve and its model; nothing is written to disk.
 
     ``model`` is a name, a callable ``(input_shape, num_classes) -> nn.Module``, or a module to start from; ``settings``
-    are the flags of ``fedga run`` by their names (``rounds=100, lr=0.1, active=10, server="momentum", seed=0``).
+    are the flags of ``fedga run`` by their names (``rounds=100, lr=0.1, active=10, server="momentum", seed=0``), and
+    ``select`` may be a rule of your own.
     ``metrics`` are functions of your own, by the names of their columns: each is given an `Evaluation` and returns one
     number per model. Those that your ``fedga.toml`` names are measured too.
 
@@ -63,6 +66,9 @@ def simulate(
     if not federation.sizes.all():
         empty = int(np.flatnonzero(federation.sizes == 0)[0])
         raise FedGAError(f"client {empty} of the federation has no samples: leave it out")
+    rule = settings.pop("select") if isinstance(settings.get("select"), Selection) else None
+    if rule is not None:
+        check_selection(rule)
     dataset, norm = federation.dataset, settings.pop("norm", "batch")
     try:
         spec = TrainingSettings(**{"active": min(10, federation.num_clients)} | settings)
@@ -92,7 +98,7 @@ def simulate(
     for name in metrics or {}:
         check_name(name)
     engine = Engine(
-        [Lane(spec, federation, algorithm, network, own_metrics() | dict(metrics or {}))],
+        [Lane(spec, federation, algorithm, network, own_metrics() | dict(metrics or {}), rule)],
         DeviceData(dataset, where, next(network.parameters()).dtype),
     )
     rows: list[dict[str, float]] = []

@@ -42,6 +42,7 @@ def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes
     exchanged = (*algorithm.uploads, *algorithm.downloads)
     learned = dict.fromkeys(one.reveals for one in exchanged if one.reveals != _NOTHING)
     passes = ["1 per local step"] if algorithm.needs_global_logits else []
+    passes += ["those of its gradient"] if algorithm.gradient is not Algorithm.gradient else []
     passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []
     passes += ["over the server's samples"] if algorithm.auxiliary_samples else []
     return {

@@ -13,7 +13,7 @@ from fedga.selection.base import Choice, Selection
 from fedga.selection.in_turn import InTurn
 from fedga.selection.uniform import Uniform
 
-__all__ = ["SELECTIONS", "Choice", "Selection", "known_selections", "make_selection"]
+__all__ = ["SELECTIONS", "Choice", "Selection", "known_selections", "make_selection", "own_selections"]
 
 SELECTIONS: dict[str, type[Selection]] = {
     "uniform": Uniform,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 
 from fedga.algorithms.base import RoundResult, Server, Setup
+from fedga.algorithms.checking.declared import check_hooks
 from fedga.algorithms.parameters import Parameters
 from fedga.errors import FedGAError
 from fedga.selection.base import Choice, Selection
@@ -22,15 +25,18 @@ def check_selection(rule: Selection, name: str = "") -> None:
     >>> check_selection(make_selection("in-turn"))
     """
     called = f"selection rule {name or type(rule).__name__}"
+    check_hooks(type(rule), Selection, called)
     try:
         _play(rule, called)
     except FedGAError:
         raise
     except Exception as error:
         words = " ".join(str(error).split())[:200].rstrip(".")
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name in vars(type(rule))]
+        where = f"line {own[-1].lineno}, " if own else ""
         raise FedGAError(
-            f"{called} fails ({type(error).__name__}: {words}): write it with torch alone, for one server, without "
-            "branching on values of tensors"
+            f"{called} fails ({where}{type(error).__name__}: {words}): it is mapped over runs, so write it with torch "
+            "alone, without .item(), .tolist() or branching on values of tensors"
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedga import plugins
+from fedga.algorithms.checking.declared import check_hooks
 from fedga.errors import FedGAError
 from fedga.servers.adam import Adam
 from fedga.servers.base import ServerOptimizer
@@ -36,4 +37,5 @@ def make_server(name: str | ServerOptimizer) -> ServerOptimizer:
     found = mine[name].load()
     if not isinstance(found, type) or not issubclass(found, ServerOptimizer):
         raise FedGAError(f"{mine[name]} is not a server optimiser: inherit from fedga.servers.ServerOptimizer")
+    check_hooks(found, ServerOptimizer, str(mine[name]))
     return found()

@@ -65,6 +65,12 @@ class Named(Choice):
         return str(value) if own else super().check(where, value)
 
 
+class _Presence(Text):
+    def check(self, where: str, value: Any) -> str | None:
+        """A share may be given as a number."""
+        return super().check(where, str(value) if type(value) in (int, float) else value)
+
+
 class _Checked:
     """Brings every setting of a dataclass to its canonical form; a bad one is refused in the words of its flag."""
 
@@ -106,7 +112,11 @@ class TrainingSettings(_Checked):
 
     active: int = _setting(10, _COUNT, "clients sampled per round")
     select: str = _setting("uniform", Text(), "rule that selects clients, with options as name:option=value")
-    availability: str = _setting("always", Text(), "who is available: always, a rate, or a trace file")
+    availability: str = _setting(
+        "always",
+        _Presence(),
+        "who is available: always, the share present in a round (0.8), or a CSV of round, client",
+    )
     stragglers: float = _setting(0.0, Number(least=0, most=1), "share of clients that do part of the work")
     rounds: int = _setting(100, Number(whole=True, least=1, largest=10**9), "rounds of training")
     local_epochs: int = _setting(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import MISSING, fields
 from types import CodeType, FunctionType
 from typing import Any
@@ -49,13 +49,7 @@ def check_options(kind: type[Algorithm], name: str) -> None:
 
 def check_declarations(kind: type[Algorithm], name: str) -> None:
     """What is declared makes sense in itself, and every method is a hook or is called by one."""
-    for method, value in vars(kind).items():
-        if method == "select":  # of version 0.1, which still works
-            continue
-        if isinstance(value, FunctionType) and _is_public(method) and method not in _called(kind):
-            near = difflib.get_close_matches(method, HOOKS, n=1, cutoff=0.8)
-            hint = f"did you mean {near[0]}?" if near else f"begin a helper with _; hooks are {', '.join(HOOKS)}"
-            raise FedGAError(f"{name}: {method} is not a hook: {hint}")
+    check_hooks(kind, Algorithm, name, ("select",))  # of version 0.1, which still works
     for what in ("downloads", "uploads", "final_uploads", "client_state_spec"):
         _check_sent(what, getattr(kind, what), name)
     surveyed = any(sent.name == "survey" for sent in kind.uploads)
@@ -94,7 +88,18 @@ def _is_public(name: str) -> bool:
     return not name.startswith("_") and name not in vars(Algorithm)
 
 
-def _called(kind: type[Algorithm]) -> set[str]:
+def check_hooks(kind: type, base: type, name: str, also: Collection[str] = ()) -> None:
+    """Every public method is a hook of ``base`` or is called by one: a misspelt hook would never be called."""
+    hooks = [hook for hook, value in vars(base).items() if callable(value) and not hook.startswith("_")]
+    for method, value in vars(kind).items():
+        known = method.startswith("_") or method in vars(base) or method in also
+        if isinstance(value, FunctionType) and not known and method not in _called(kind):
+            near = difflib.get_close_matches(method, hooks, n=1, cutoff=0.8)
+            hint = f"did you mean {near[0]}?" if near else f"begin a helper with _; hooks are {', '.join(hooks)}"
+            raise FedGAError(f"{name}: {method} is not a hook: {hint}")
+
+
+def _called(kind: type) -> set[str]:
     """Every name that the methods of a class mention."""
     members = [member for base in kind.__mro__ for member in vars(base).values()]
     functions = [getattr(member, "fget", None) or getattr(member, "__func__", member) for member in members]

@@ -192,7 +192,7 @@ def algorithms(
     shape: Annotated[str, typer.Option("--shape", help="Shape of a sample, such as 3x32x32.")] = "1x28x28",
     classes: Annotated[str, typer.Option("--classes", help="Number of classes.", metavar="NUMBER")] = "10",
     format: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",  # noqa: A002
-    check: Annotated[str | None, _named("--check", "Look for the usual mistakes of this one.")] = None,
+    check: Annotated[str | None, _named("--check", "Look for mistakes of this algorithm or selection rule.")] = None,
 ) -> None:
     """What every algorithm costs and reveals beyond plain model averaging; your own by name.
 
@@ -225,12 +225,21 @@ def algorithms(
 
 
 def _check(algorithm: str, names: str | None) -> None:
-    from fedga.algorithms import make_algorithm
-    from fedga.spec.settings import parse_algorithm
+    from fedga.algorithms import ALGORITHMS, make_algorithm, own_algorithms
+    from fedga.selection import SELECTIONS, make_selection, own_selections
+    from fedga.selection.check import check_selection
+    from fedga.spec.settings import parse_algorithm, parse_selection
     from fedga.testing import check_algorithm
 
     if names is not None:
         raise FedGAError(f"--check {algorithm} checks that one alone: leave out {quoted(names)}")
+    named = algorithm.removeprefix("select:")
+    rule, given = parse_selection(named)
+    rules = {*SELECTIONS, *own_selections()} - {*ALGORITHMS, *own_algorithms()}
+    if named != algorithm or rule in rules:
+        check_selection(make_selection(rule, **dict(given)), rule)
+        print(f"{rule}: selects available clients alone, none twice, the same ones when mapped over runs")
+        return
     name, options = parse_algorithm(algorithm)
     for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
         print(line)

@@ -40,6 +40,7 @@ class Lane:
     algorithm: Algorithm
     model: nn.Module  # freshly initialised; what the algorithm does not move is frozen here
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # of the user's own, beside the built-in ones
+    rule: Selection | None = None  # an object of the user's own, instead of the one that ``spec.select`` names
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", frozen(self.model, self.algorithm))
@@ -52,6 +53,8 @@ class Lane:
 
     @cached_property
     def selection(self) -> Selection:
+        if self.rule is not None:
+            return self.rule
         name, options = parse_selection(self.spec.select)
         return make_selection(name, **dict(options))
 
