@@ -199,14 +199,14 @@ def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
     """What is combined: the user's lists and the few defaults that are lists, in the order of the spec's fields."""
     demo = DEMO if given.keys().isdisjoint(("dataset", "algorithm")) else {}
     axes = {name: _Given(values, "default") for name, values in {**DEFAULTS, **demo}.items()} | given
-    column, written_in = given.get("client_column", _Given())
-    if "partition" not in given and column != (None,):
-        axes["partition"] = _Given(("natural",), written_in)
+    column = given.get("client_column", _Given())
+    if "partition" not in given and column.values != (None,):
+        axes["partition"] = _Given(("natural",), column.source)
     partitions = axes["partition"].values
     for name, readers in _READ_BY.items():
-        values, source = given.get(name, _Given())
-        if values != (None,) and not any(_reads(partition, readers) for partition in partitions):
-            where = source if source == SETTINGS[name].flag else f"{name} in {source}"
+        asked = given.get(name, _Given())
+        if asked.values != (None,) and not any(_reads(partition, readers) for partition in partitions):
+            where = asked.source if asked.source == SETTINGS[name].flag else f"{name} in {asked.source}"
             remedy = f"leave it out, or choose --partition {', '.join(readers)}"
             raise FedGAError(f"{where} is not read by --partition {','.join(partitions)}: {remedy}")
     return {name: axes[name] for name in SETTINGS if name in axes}
