@@ -323,8 +323,8 @@ class _GroupRun:
             states = zip(self.engine.lanes, self.engine.stack.states(), strict=True)
             write_states(path, {lane.run.run_id: state for lane, state in states}, round_number)
 
-        ended = {"finished": unsaved.finished, "notes": unsaved.notes}
-        self.store.commit(self.group.id, round_number, unsaved.metrics, unsaved.clients, checkpoint, **ended)
+        rows, ends = (unsaved.metrics, unsaved.clients), (unsaved.finished, unsaved.notes)
+        self.store.commit(self.group.id, round_number, *rows, checkpoint, *ends)
 
 
 def _arrays(records: Sequence[ClientRecord]) -> dict[str, np.ndarray]:
