@@ -131,14 +131,8 @@ class _Trial:
 
     def _lane(self, algorithm: Algorithm, federation: Federation, seed: int = 0) -> Lane:
         dataset = federation.dataset
-        spec = TrainingSettings(
-            active=3,
-            rounds=ROUNDS,
-            batch_size=BATCH_SIZE,
-            seed=seed,
-            evaluate_every=100,
-            diagnose_every=0,
-        )
+        seldom: dict[str, Any] = {"evaluate_every": 100, "diagnose_every": 0}
+        spec = TrainingSettings(active=3, rounds=ROUNDS, batch_size=BATCH_SIZE, seed=seed, **seldom)
         network = build_model(self.model, dataset.input_shape, dataset.num_classes, seed=seed)
         return Lane(spec, federation, algorithm, network)
 
@@ -150,16 +144,14 @@ class _Trial:
 
     def _same(self, found: LaneState, expected: LaneState, where: str) -> None:
         for key, value in expected.items():
+            named = f"{self.name}: {key.partition('.')[2] or key}"
             if not (found[key].isfinite().all() and value.isfinite().all()):
-                raise FedGAError(
-                    f"{self.name}: {key.partition('.')[2] or key} is not finite any more {where}: look for a division "
-                    "by 0, or the root or logarithm of 0, in the loss, the penalty or correct"
-                )
+                cure = "look for a division by 0, or the root or logarithm of 0, in the loss, the penalty or correct"
+                raise FedGAError(f"{named} is not finite any more {where}: {cure}")
             if not torch.allclose(found[key], value, rtol=0, atol=TOLERANCE):
                 raise FedGAError(
-                    f"{self.name}: {key.partition('.')[2] or key} comes out differently {where}: let every function "
-                    "depend on its arguments alone, and keep what is needed later where fedga keeps it (server_state, "
-                    "client_state, buffers)"
+                    f"{named} comes out differently {where}: let every function depend on its arguments alone, and "
+                    "keep what is needed later where fedga keeps it (server_state, client_state, buffers)"
                 )
 
     def _try(self, where: str, action: Callable[[], Any]) -> Any:
@@ -200,10 +192,7 @@ def make_federation(dataset: Dataset, sizes: Sequence[int], seed: int | None = N
 def reference_state(reference: Reference, engine: Engine) -> LaneState:
     """Everything a plain run carries from round to round, under the names the engine gives it."""
     params, buffers = engine.model.flatten(reference.model)
-    state = {
-        "params": params,
-        "buffers": buffers,
-    }
+    state = {"params": params, "buffers": buffers}
     state |= {f"server_{name}": value for name, value in reference.optimizer_state.items()}
     state |= {f"select.{name}": value for name, value in reference.select_state.items()}
     if reference.spec.server_average:

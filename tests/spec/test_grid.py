@@ -99,7 +99,7 @@ def test_a_file_holds_values_arrays_and_texts(config) -> None:
         ("lr = 'fast'", "lr in study.toml must be a number above 0, not 'fast'"),
         ("rounds = 10.0", "rounds in study.toml must be a whole number of at least 1, not 10.0"),
         ("alpha = nan", "alpha in study.toml must be a number above 0 (or none), not nan"),
-        ("alpha = []", "alpha in study.toml is an empty array"),
+        ("alpha = []", "alpha in study.toml is empty"),
         ("standardize = 1", "standardize in study.toml must be true or false, not 1"),
         ("server = 'adm'", "unknown server in study.toml 'adm': did you mean 'adam'?"),
         ("[lr]\nx = 1", "lr in study.toml must be a number above 0, not {'x': 1}"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedga.common.ranges import wrong_value
 from fedga.errors import FedGAError
+from fedga.spec.kinds import Kind
 
 LARGEST_SHIFT = 64
 NEVER_MIRRORED = ("digits", "mnist", "svhn")  # a mirrored digit is none, or another one
@@ -27,7 +28,7 @@ class Augmentation:
         return self.mirror or self.shift > 0
 
     def __str__(self) -> str:
-        return ",".join([*(["mirror"] if self.mirror else []), *([f"shift:{self.shift}"] if self.shift else [])])
+        return ",".join(["mirror"] * self.mirror + [f"shift:{self.shift}"] * (self.shift > 0))
 
     @classmethod
     def parse(cls, where: str, text: str) -> Augmentation:
@@ -47,7 +48,7 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
-class Augment:
+class Augment(Kind):
     """The setting: its canonical text; alternatives of a sweep stand between semicolons."""
 
     separator = ";"
@@ -59,6 +60,3 @@ class Augment:
         if not isinstance(value, str):
             raise wrong_value(where, str(self), value)
         return str(Augmentation.parse(where, value))
-
-    def parse(self, where: str, text: str) -> str:
-        return self.check(where, text)

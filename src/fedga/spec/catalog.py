@@ -51,10 +51,6 @@ class Source:
     test_splits: tuple[str, ...] = ("test",)
     originals: tuple[str, ...] = ()  # the files of the data set's own authors
 
-    @property
-    def samples(self) -> int:
-        return self.train_samples + self.test_samples
-
     @cached_property
     def files(self) -> tuple[str, ...]:
         """The file names that are looked for, as a person would write them."""
@@ -97,15 +93,9 @@ def find_source(name: str) -> Source | None:
     return _BY_PLAIN_NAME.get(plain(name))
 
 
-# --- how data sets are called and ordered in tables -----------------------------------------------------------------
-
 _TITLES = {  # in the order of the paper's tables
-    "mnist": "MNIST",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "svhn": "SVHN",
-    "tiny-imagenet": "Tiny-ImageNet",
-    "fashion-mnist": "Fashion-MNIST",
+    **{"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"},
+    **{"tiny-imagenet": "Tiny-ImageNet", "fashion-mnist": "Fashion-MNIST"},
 }
 
 
@@ -119,7 +109,8 @@ def dataset_name(dataset: str) -> str:
 
 
 def place_name(dataset: str, alpha: float | None) -> str:
-    """
+    """A data set as it is dealt out.
+
     >>> place_name("cifar10", 0.05), place_name("patients.csv", None)
     ('CIFAR-10, α = 0.05', 'patients.csv')
     """

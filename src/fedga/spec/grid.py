@@ -70,38 +70,33 @@ class _Origin(NamedTuple):
 class _Given(NamedTuple):
     """Values a user wrote, and where."""
 
-    values: tuple[Any, ...]
-    source: str
+    values: tuple[Any, ...] = (None,)
+    source: str = ""
 
 
 def parse_list(name: str, text: str, flag: str = "") -> list[Any]:
-    """The values of a comma list on the command line, of the setting's own flag or another; numbers may be ranges.
+    """The values of a comma list, of the setting's own flag or another place; whole numbers may be ranges.
 
     >>> parse_list("alpha", "0.1,1")
     [0.1, 1.0]
     >>> parse_list("clip", "5,none")
     [5.0, None]
     """
-    return _parse(flag or SETTINGS[name].flag, name, text)
-
-
-def _parse(where: str, name: str, text: str) -> list[Any]:
-    setting = SETTINGS[name]
+    where, kind = flag or SETTINGS[name].flag, SETTINGS[name].kind
     values: list[Any] = []
-    for part in (part.strip() for part in text.split(getattr(setting.kind, "separator", ","))):
+    for part in (part.strip() for part in text.split(getattr(kind, "separator", ","))):
         if not part and not (name == "preset" and part == text.strip()):
             raise FedGAError(f"{where} {text!r} has an empty entry: separate values by single commas")
-        ranges = isinstance(setting.kind, Number) and setting.kind.whole
-        ends = re.fullmatch(r"([0-9]+)-([0-9]+)", part) if ranges else None
-        if ends:
-            first, last = (int(setting.kind.parse(where, end) or 0) for end in ends.groups())
+        ends = re.fullmatch(r"([0-9]+)-([0-9]+)", part)
+        if ends and isinstance(kind, Number) and kind.whole:
+            first, last = (int(kind.parse(where, end) or 0) for end in ends.groups())
             if last < first:
                 raise FedGAError(f"{where} {part!r} is a range that ends before it begins: write it as {last}-{first}")
             if last - first >= _LONGEST_RANGE:
                 raise FedGAError(f"{where} {part!r} is a range of more than {_LONGEST_RANGE:,} values")
-            values.extend(setting.kind.check(where, number) for number in range(first, last + 1))
+            values.extend(kind.check(where, number) for number in range(first, last + 1))
         else:
-            values.append(setting.kind.parse(where, part))
+            values.append(kind.parse(where, part))
     return values
 
 
@@ -130,8 +125,7 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
         if name in settings or name in program:
             raise FedGAError(f"{where} is given twice, with a hyphen and with an underscore")
         if value in ("", []) and name != "preset":
-            what = "an empty array" if value == [] else "empty"
-            raise FedGAError(f"{where} is {what}: give a value, or leave the key out")
+            raise FedGAError(f"{where} is empty: give a value, or leave the key out")
         if name in PROGRAM_KEYS:
             if not isinstance(value, str) and name != "threads":
                 raise wrong_value(where, "a text", value)
@@ -139,7 +133,7 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
         elif name not in SETTINGS:
             raise unknown_name(f"key in {path.name}", key, [*SETTINGS, *PROGRAM_KEYS])
         elif isinstance(value, str):
-            settings[name] = _parse(where, name, value)
+            settings[name] = parse_list(name, value, where)
         else:
             entries = value if isinstance(value, list) else [value]
             settings[name] = [SETTINGS[name].kind.check(where, entry) for entry in entries]
@@ -155,11 +149,9 @@ def build_sweep(flags: Mapping[str, Sequence[Any] | None], config: Path | None =
     >>> [line.source for line in sweep.provenance if line.setting in ("lr", "rounds")]
     ['default (mnist, α=0.1)', '--lr']
     """
-    given: dict[str, _Given] = {}
-    program: dict[str, str] = {}
-    if config is not None:
-        written, program = read_config(config)
-        given = {name: _Given(tuple(values), config.name) for name, values in written.items()}
+    written, program = ({}, {}) if config is None else read_config(config)
+    file = "" if config is None else config.name
+    given = {name: _Given(tuple(values), file) for name, values in written.items()}
     for key, values in flags.items():
         name = setting_name(key)
         if name not in SETTINGS:
@@ -168,9 +160,8 @@ def build_sweep(flags: Mapping[str, Sequence[Any] | None], config: Path | None =
             flag = SETTINGS[name].flag
             given[name] = _Given(tuple(SETTINGS[name].kind.check(flag, value) for value in values), flag)
     if "dataset" in given:  # a known one under its one name, however it was spelt: presets and results go by it
-        names = given["dataset"].values
-        known = tuple(source.name if (source := find_source(name)) else name for name in names)
-        given["dataset"] = given["dataset"]._replace(values=known)
+        values, flag = given["dataset"]
+        given["dataset"] = _Given(tuple(getattr(find_source(name), "name", name) for name in values), flag)
     for preset in given["preset"].values if "preset" in given else ():
         if preset not in ("", *PRESETS):
             raise unknown_name("preset", preset, PRESETS)
@@ -208,17 +199,14 @@ def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
     """What is combined: the user's lists and the few defaults that are lists, in the order of the spec's fields."""
     demo = DEMO if given.keys().isdisjoint(("dataset", "algorithm")) else {}
     axes = {name: _Given(values, "default") for name, values in {**DEFAULTS, **demo}.items()} | given
-    if "partition" not in given and "client_column" in given and given["client_column"].values != (None,):
-        axes["partition"] = _Given(("natural",), given["client_column"].source)
+    column = given.get("client_column", _Given())
+    if "partition" not in given and column.values != (None,):
+        axes["partition"] = _Given(("natural",), column.source)
     partitions = axes["partition"].values
     for name, readers in _READ_BY.items():
-        if (
-            name in given
-            and given[name].values != (None,)
-            and not any(_reads(partition, readers) for partition in partitions)
-        ):
-            flag, source = SETTINGS[name].flag, given[name].source
-            where = flag if source == flag else f"{name} in {source}"
+        asked = given.get(name, _Given())
+        if asked.values != (None,) and not any(_reads(partition, readers) for partition in partitions):
+            where = asked.source if asked.source == SETTINGS[name].flag else f"{name} in {asked.source}"
             remedy = f"leave it out, or choose --partition {', '.join(readers)}"
             raise FedGAError(f"{where} is not read by --partition {','.join(partitions)}: {remedy}")
     return {name: axes[name] for name in SETTINGS if name in axes}
@@ -240,15 +228,11 @@ def _fill(chosen: dict[str, Any], axes: Mapping[str, _Given]) -> tuple[dict[str,
     elif "active" not in chosen:
         values["active"] = min(values["active"], values["clients"])  # few clients: all of them
     values["algorithm_options"] = algorithm_defaults(chosen["dataset"], parse_algorithm(chosen["algorithm"])[0])
-    sources = {}
-    for name in SETTINGS:
-        if name in chosen:
-            sources[name] = (axes[name].source, "")
-        elif name in preset.values and values[name] == preset.values[name]:
+    sources = dict.fromkeys(SETTINGS, ("default", ""))
+    for name, value in preset.values.items():
+        if values[name] == value:
             sources[name] = (f"preset {label}" if label else "default", preset.row if name in preset.looked_up else "")
-        else:
-            sources[name] = ("default", "")
-    return values, sources
+    return values, sources | {name: (axes[name].source, "") for name in chosen}
 
 
 def _lines(name: str, origins: Sequence[_Origin]) -> list[Provenance]:

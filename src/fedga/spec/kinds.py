@@ -24,10 +24,11 @@ class Kind(Protocol):
 
     def parse(self, where: str, text: str) -> Any:
         """The value written as ``text`` on the command line."""
+        return self.check(where, text)
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Kind):
     """One of a few names."""
 
     names: tuple[str, ...]
@@ -51,7 +52,7 @@ _NOT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Kind):
     """A name that others check (a data set, a model, a column), or a path."""
 
     none: bool = False
@@ -71,12 +72,9 @@ class Text:
             raise FedGAError(f"{where} {shown_value(value)} is not text that can be stored: give it another name")
         return value.strip()
 
-    def parse(self, where: str, text: str) -> str | None:
-        return self.check(where, text)
-
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(Kind):
     """On or off."""
 
     def __str__(self) -> str:

@@ -53,7 +53,7 @@ def preset_settings(name: str, dataset: str, alpha: float | None) -> Preset:
         special: Mapping[str, Any] = OTHERS.get(dataset, OWN_DATA)
         row = dataset
     else:
-        listed = _nearest(alpha, tuple(table))
+        listed = max(table) if alpha is None else min(table, key=lambda row: (abs(math.log(row / alpha)), row))
         special = table[listed]
         row = f"{SAME_AS.get(dataset, dataset)}, α={listed:g}" + ("" if listed == alpha else " row")
     values = {**PAPER, **special, **_CHANGES[name]}
@@ -73,12 +73,6 @@ def algorithm_defaults(dataset: str, name: str) -> Options:
         return ()
     epsilon, dual_rate = CLIMB[dataset]
     return (("dual_rate", dual_rate), ("epsilon", epsilon))
-
-
-def _nearest(alpha: float | None, listed: tuple[float, ...]) -> float:
-    if alpha is None:
-        return max(listed)
-    return min(listed, key=lambda row: (abs(math.log(row / alpha)), row))
 
 
 @cache

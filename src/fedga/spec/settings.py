@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,12 +33,8 @@ PRECISIONS = ("float32", "tf32")
 
 # Settings that came after the first runs were stored, at the value those runs had: a run keeps its id.
 _LATER = {
-    "precision": "float32",
-    "select": "uniform",
-    "augment": "",
-    "centralize": False,
-    "availability": "always",
-    "stragglers": 0.0,
+    **{"precision": "float32", "select": "uniform", "augment": "", "centralize": False},
+    **{"availability": "always", "stragglers": 0.0},
 }
 
 LONGEST_NAME = 80  # of an unknown setting, as it is repeated
@@ -47,11 +43,20 @@ SITES = "sites/"  # before the name of a federation, where a data set would be n
 # Training computes in float32, which holds 1e-38 to 3e38. A rate is multiplied by gradients, by weights and by the last
 # hundredth of a schedule, so that both ends keep a wide distance from those.
 _TINY, _HUGE = 1e-30, 1e30
-_COUNT = Number(whole=True, least=1)
+_COUNT, _FROM_0 = Number(whole=True, least=1), Number(whole=True, least=0)
+_RATE = Number(above=0, smallest=_TINY, largest=_HUGE)
+_DECAY = Number(least=0, smallest=_TINY, largest=_HUGE)
+_CLIP = replace(_DECAY, none=True, zero_is_none=True)
+_ALPHA = Number(above=0, none=True, smallest=1e-12, largest=1e12)  # beyond, draws are their limits to the last sample
+_NEWEST = Number(least=0, most=1, smallest=1e-4)  # 1 minus less is not exact in float32
 
 
 def _setting(default: Any, kind: Kind, help: str, flag: str = "") -> Any:  # noqa: A002 - the metadata key is "help"
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag})
+
+
+def _flag(of: dataclasses.Field[Any]) -> str:
+    return of.metadata["flag"] or "--" + of.name.replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,8 @@ class _Checked:
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):  # type: ignore[arg-type]
-            if "kind" in each.metadata:
-                flag = each.metadata["flag"] or "--" + each.name.replace("_", "-")
-                object.__setattr__(self, each.name, each.metadata["kind"].check(flag, getattr(self, each.name)))
+            if kind := each.metadata.get("kind"):
+                object.__setattr__(self, each.name, kind.check(_flag(each), getattr(self, each.name)))
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces, shortest exact numbers; what came later is named where it is used."""
@@ -96,13 +100,11 @@ class DataSettings(_Checked):
     client_column: str | None = _setting(None, Text(none=True), "column of your table that says whose sample it is")
     partition: str = _setting("dirichlet", Named(PARTITIONS, "partitions"), "how samples are partitioned")
     alpha: float | None = _setting(
-        None,
-        Number(above=0, none=True, smallest=1e-12, largest=1e12),  # beyond, every draw is its limit to the last sample
-        "Dirichlet concentration α: the smaller, the more skewed the clients' classes",
+        None, _ALPHA, "Dirichlet concentration α: the smaller, the more skewed the clients' classes"
     )
     classes_per_client: int = _setting(2, _COUNT, "classes each client holds (partition shards)")
     clients: int | None = _setting(
-        100, Number(whole=True, least=1, none=True), "number of clients (natural partitions bring their own)"
+        100, replace(_COUNT, none=True), "number of clients (natural partitions bring their own)"
     )
 
 
@@ -118,21 +120,15 @@ class TrainingSettings(_Checked):
         "who is available: always, the share present in a round (0.8), or a CSV of round, client",
     )
     stragglers: float = _setting(0.0, Number(least=0, most=1), "share of clients that do part of the work")
-    rounds: int = _setting(100, Number(whole=True, least=1, largest=10**9), "rounds of training")
-    local_epochs: int = _setting(
-        2, Number(whole=True, least=1, largest=10**4), "epochs each active client trains per round"
-    )
+    rounds: int = _setting(100, replace(_COUNT, largest=10**9), "rounds of training")
+    local_epochs: int = _setting(2, replace(_COUNT, largest=10**4), "epochs each active client trains per round")
     batch_size: int = _setting(64, _COUNT, "samples per local step")
     optimizer: str = _setting("sgd", Choice(OPTIMIZERS), "optimiser of the clients")
-    lr: float = _setting(0.1, Number(above=0, smallest=_TINY, largest=_HUGE), "learning rate of the clients")
+    lr: float = _setting(0.1, _RATE, "learning rate of the clients")
     lr_schedule: str = _setting("constant", Choice(SCHEDULES), "how the clients' rate changes over rounds")
     momentum: float = _setting(0.0, Number(least=0, below=1), "momentum of the clients' SGD")
-    weight_decay: float = _setting(0.0, Number(least=0, smallest=_TINY, largest=_HUGE), "weight decay of the clients")
-    clip: float | None = _setting(
-        5.0,
-        Number(least=0, none=True, zero_is_none=True, smallest=_TINY, largest=_HUGE),
-        "largest gradient norm of a local step (0: no clipping)",
-    )
+    weight_decay: float = _setting(0.0, _DECAY, "weight decay of the clients")
+    clip: float | None = _setting(5.0, _CLIP, "largest gradient norm of a local step (0: no clipping)")
     centralize: bool = _setting(False, Switch(), "centralise gradients: subtract their mean over inputs")
     augment: str = _setting("", Augment(), "change training pictures: mirror,shift:4 (default: unchanged)")
     precision: str = _setting("float32", Choice(PRECISIONS), "precision of products on a GPU")
@@ -140,22 +136,12 @@ class TrainingSettings(_Checked):
     aggregation: str = _setting("samples", Choice(("samples", "uniform")), "weight of a client's update")
     server: str = _setting("sgd", Named(SERVERS, "servers"), "optimiser of the server")
     server_rate: float | None = _setting(
-        None,
-        Number(above=0, none=True, smallest=_TINY, largest=_HUGE),
-        "rate of the server optimiser (none: its own default)",
+        None, replace(_RATE, none=True), "rate of the server optimiser (none: its own default)"
     )
-    server_average: float = _setting(
-        0.0,
-        Number(least=0, most=1, smallest=1e-4),  # 1 minus less is not exact in float32
-        "weight of the newest model in the average (0: none)",
-    )
+    server_average: float = _setting(0.0, _NEWEST, "weight of the newest model in the average (0: none)")
     evaluate_every: int = _setting(1, _COUNT, "rounds between evaluations on the test split")
-    diagnose_every: int = _setting(
-        10, Number(whole=True, least=0), "rounds between class-wise evaluations of clients (0: never)"
-    )
-    seed: int = _setting(
-        0, Number(whole=True, least=0), "seed of partition, weights, client choice and batch order", flag="--seeds"
-    )
+    diagnose_every: int = _setting(10, _FROM_0, "rounds between class-wise evaluations of clients (0: never)")
+    seed: int = _setting(0, _FROM_0, "seed of partition, weights, client choice and batch order", flag="--seeds")
 
 
 @dataclass(frozen=True)
@@ -189,48 +175,30 @@ class RunSpec(TrainingSettings, StudySettings, DataSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = dict(_check_options(self.algorithm_options))
-        _, written = parse_algorithm(self.algorithm)
-        object.__setattr__(self, "algorithm_options", tuple(sorted({**given, **dict(written)}.items())))
+        options = _check_options(self.algorithm_options) | dict(parse_algorithm(self.algorithm)[1])
+        object.__setattr__(self, "algorithm_options", tuple(sorted(options.items())))
         self._check_together()
 
     def _check_together(self) -> None:
-        """Checks across settings."""
         if self.partition == "natural":
             object.__setattr__(self, "clients", None)  # the data say how many there are
         elif self.clients is None:
             raise FedGAError(f"--partition {self.partition} needs a number of --clients")
         if self.clients is not None and self.active > self.clients:
-            raise FedGAError(
-                f"--active {self.active} is more than --clients {self.clients}: give --active {self.clients} or fewer"
-            )
+            too_many = f"--active {self.active} is more than --clients {self.clients}"
+            raise FedGAError(f"{too_many}: give --active {self.clients} or fewer")
         if Augmentation.parse("--augment", self.augment).mirror and self.dataset in NEVER_MIRRORED:
             raise FedGAError(f"--augment mirror would turn {self.dataset} into other symbols: leave mirror out")
-        if self.partition in READ_ALPHA:
-            if self.alpha is None:
-                raise FedGAError(f"--partition {self.partition} needs --alpha, for example --alpha 0.1")
-        elif self.alpha is not None and self.partition in PARTITIONS:
-            raise FedGAError(
-                f"--alpha {self.alpha:g} means nothing with --partition {self.partition}: "
-                f"leave it out, or choose --partition {', '.join(READ_ALPHA)}"
-            )
+        if self.alpha is None and self.partition in READ_ALPHA:
+            raise FedGAError(f"--partition {self.partition} needs --alpha, for example --alpha 0.1")
+        if self.alpha is not None and self.partition in set(PARTITIONS) - set(READ_ALPHA):
+            needless = f"--alpha {self.alpha:g} means nothing with --partition {self.partition}"
+            raise FedGAError(f"{needless}: leave it out, or choose --partition {', '.join(READ_ALPHA)}")
 
     @property
     def algorithm_name(self) -> str:
         """The algorithm without its options."""
         return parse_algorithm(self.algorithm)[0]
-
-    @property
-    def data(self) -> DataSettings:
-        """The part that says which samples, and who holds them."""
-        return DataSettings(**{each.name: getattr(self, each.name) for each in dataclasses.fields(DataSettings)})
-
-    @property
-    def training(self) -> TrainingSettings:
-        """The part that says how a federation trains."""
-        return TrainingSettings(
-            **{each.name: getattr(self, each.name) for each in dataclasses.fields(TrainingSettings)}
-        )
 
     @cached_property
     def run_id(self) -> str:
@@ -247,9 +215,8 @@ class RunSpec(TrainingSettings, StudySettings, DataSettings):
         if not isinstance(values, dict):
             raise FedGAError(f"the description of a run is a JSON object, not {shown_value(values)}")
         names = [f.name for f in dataclasses.fields(cls)]
-        for name in values:
-            if name not in names:
-                raise unknown_name("setting", name[:LONGEST_NAME], names)
+        if strange := [name for name in values if name not in names]:
+            raise unknown_name("setting", strange[0][:LONGEST_NAME], names)
         return cls(**values)
 
 
@@ -265,9 +232,7 @@ class Setting:
 
 
 SETTINGS: Mapping[str, Setting] = {
-    f.name: Setting(
-        f.name, f.metadata["flag"] or "--" + f.name.replace("_", "-"), f.metadata["help"], f.metadata["kind"], f.default
-    )
+    f.name: Setting(f.name, _flag(f), f.metadata["help"], f.metadata["kind"], f.default)
     for f in dataclasses.fields(RunSpec)
     if "kind" in f.metadata
 }
@@ -301,10 +266,8 @@ def parse_named(flag: str, text: str, example: str) -> tuple[str, Options]:
         option, equals, value = (piece.strip() for piece in part.partition("="))
         option = option.replace("-", "_")
         if not equals and (name.endswith(".py") or "." in name):
-            raise FedGAError(
-                f"{flag} {text!r} is where a class is defined: name it in fedga.toml, as `fedga new` does, and give "
-                "that name"
-            )
+            place = f"{flag} {text!r} is where a class is defined"
+            raise FedGAError(f"{place}: name it in fedga.toml, as `fedga new` does, and give that name")
         if not name or not equals or not option.isidentifier() or not value:
             raise FedGAError(f"{flag} {text!r} has a bad option {part!r}: write name:option=value, as in {example}")
         if option in options:
@@ -331,13 +294,13 @@ def _option_value(named: str, option: str, value: object) -> float | str:
     return number + 0.0
 
 
-def _check_options(options: object) -> Options:
+def _check_options(options: object) -> dict[str, float | str]:
     """The field ``algorithm_options``, which JSON hands over as lists."""
     if not isinstance(options, Iterable) or isinstance(options, (str, Mapping)):
-        raise FedGAError(f"algorithm_options must be pairs of name and value, not {shown_value(options)}")
-    pairs = []
+        raise wrong_value("algorithm_options", "pairs of name and value", options)
+    checked = {}
     for pair in options:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise FedGAError(f"algorithm_options must be pairs of name and value, not {shown_value(pair)}")
-        pairs.append((pair[0], _option_value("--algorithm", pair[0], pair[1])))
-    return tuple(pairs)
+            raise wrong_value("algorithm_options", "pairs of name and value", pair)
+        checked[pair[0]] = _option_value("--algorithm", *pair)
+    return checked

@@ -18,18 +18,12 @@ from fedga.common.owner import Owner
 _NAME = re.compile(r"(?:tmp-)?group-\d+\.round-\d+\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]+\.safetensors")
 
 
-def write_checkpoint(
-    folder: Path,
-    owner: Owner,
-    group_id: int,
-    round: int,  # noqa: A002 - the field's own name
-    write: Callable[[Path], None],
-) -> Path:
-    """The file that ``write`` fills, complete and on disk under a name that was never used before."""
+def write_checkpoint(folder: Path, owner: Owner, group_id: int, at: int, write: Callable[[Path], None]) -> Path:
+    """The file that ``write`` fills after round ``at``, complete and on disk under a name never used before."""
     if not folder.is_dir():
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
-    final = folder / f"group-{group_id:04d}.round-{round:06d}.{owner}.{secrets.token_hex(4)}.safetensors"
+    final = folder / f"group-{group_id:04d}.round-{at:06d}.{owner}.{secrets.token_hex(4)}.safetensors"
     partial = final.with_name(f"tmp-{final.name}")
     try:
         write(partial)

@@ -23,7 +23,6 @@ def own_code(specs: Iterable[RunSpec], *, measured: bool = False) -> dict[Plugin
     from fedga.selection import SELECTIONS
 
     specs = list(specs)
-    models = {spec.model for spec in specs}
     registries: tuple[tuple[str, Collection[str], set[str]], ...] = (
         ("algorithms", ALGORITHMS, {spec.algorithm_name for spec in specs}),
         ("partitions", PARTITIONS, {spec.partition for spec in specs}),
@@ -34,7 +33,7 @@ def own_code(specs: Iterable[RunSpec], *, measured: bool = False) -> dict[Plugin
     for kind, ours, names in registries:
         strange = names - set(ours)
         used += [part for name, part in parts(kind, ours, installed=bool(strange)).items() if name in strange]
-    used += [part for name in sorted(models) if (part := own_model(name))]
+    used += [part for name in sorted({spec.model for spec in specs}) if (part := own_model(name))]
     used += parts("metrics", METRICS).values() if measured else []
     return {part: part.digest() for part in used}
 

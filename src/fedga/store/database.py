@@ -255,9 +255,8 @@ def seal_everything(connection: sqlite3.Connection) -> None:
     digests.enter(connection, {f"run/{row[0]}": digests.run_digest(row) for row in rows})
     for run, *_ in rows:
         metrics.seal(connection, run)
-    digests.seal_client_rounds(
-        connection, connection.execute("SELECT run, round, arrays FROM client_rounds").fetchall()
-    )
+    clients = connection.execute("SELECT run, round, arrays FROM client_rounds").fetchall()
+    digests.seal_client_rounds(connection, clients)
     for table, part in (("partitions", "partition"), ("own_code", "code")):
         digests.seal_rows(connection, part, connection.execute(f"SELECT * FROM {table}").fetchall())
 

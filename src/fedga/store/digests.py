@@ -120,12 +120,8 @@ def run_digest(row: Row) -> bytes:
 
 def rows_digest(rows: Iterable[Row]) -> bytes:
     """Of rows of numbers, texts and blobs."""
-    return hashlib.sha256(b"".join(map(_encoded, rows))).digest()
-
-
-def _encoded(row: Row) -> bytes:
-    cells = [hashlib.sha256(cell).hexdigest() if isinstance(cell, bytes) else cell for cell in row]
-    return json.dumps(cells).encode()
+    plain = ([hashlib.sha256(cell).hexdigest() if isinstance(cell, bytes) else cell for cell in row] for row in rows)
+    return hashlib.sha256("".join(map(json.dumps, plain)).encode()).digest()
 
 
 def enter(connection: sqlite3.Connection, digests: Mapping[str, bytes]) -> None:

@@ -20,7 +20,9 @@ from fedga.store.records import AVERAGED, METRICS, OF_CLIENTS, SHOWN, RoundMetri
 
 # Columns that are read together have a digest of their own: a table of results reads the first few alone.
 GROUPS = {"shown": SHOWN, "averaged": AVERAGED, "clients": OF_CLIENTS}
+_ALL = tuple(GROUPS)
 TABLES = {"metrics": ("run", "round", *METRICS), "own_metrics": ("run", "round", "name", "value")}
+MetricRows = tuple[np.ndarray, list[Row]]  # round and built-in ones [rows, 1 + columns]; round, name, value of others
 _OWN_ROWS = "SELECT round, name, value FROM own_metrics WHERE run = ? ORDER BY round, name"
 
 
@@ -49,7 +51,7 @@ class RunMetrics:
 
 
 def read_metrics(
-    connection: sqlite3.Connection, digests: Digests, run: int, run_id: str, groups: Collection[str] = tuple(GROUPS)
+    connection: sqlite3.Connection, digests: Digests, run: int, run_id: str, groups: Collection[str] = _ALL
 ) -> RunMetrics:
     """The metrics of a run, compared with their digests; of the built-in ones only those of ``groups``."""
     table, own = checked_rows(connection, digests, run, run_id, groups)
@@ -65,9 +67,8 @@ def read_metrics(
 
 
 def checked_rows(
-    connection: sqlite3.Connection, digests: Digests, run: int, run_id: str, groups: Collection[str] = tuple(GROUPS)
-) -> tuple[np.ndarray, list[Row]]:
-    """Round and built-in metrics ``[rows, 1 + columns]``; round, name and value of the others."""
+    connection: sqlite3.Connection, digests: Digests, run: int, run_id: str, groups: Collection[str] = _ALL
+) -> MetricRows:
     what = f"a result of run {run_id}"
     try:
         table, own = _rows(connection, run, groups)
@@ -89,9 +90,7 @@ def _digests(run: int, table: np.ndarray, own: Sequence[Row], groups: Collection
     return found
 
 
-def _rows(
-    connection: sqlite3.Connection, run: int, groups: Collection[str] = tuple(GROUPS)
-) -> tuple[np.ndarray, list[Row]]:
+def _rows(connection: sqlite3.Connection, run: int, groups: Collection[str] = _ALL) -> MetricRows:
     names = [name for group in groups for name in GROUPS[group]]
     query = f"SELECT round, {', '.join(names)} FROM metrics WHERE run = ? ORDER BY round"
     table = _as_table(connection.execute(query, (run,)).fetchall(), 1 + len(names))
@@ -114,13 +113,10 @@ def insert(connection: sqlite3.Connection, run: int, table: np.ndarray, own: Seq
         connection.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({places})", [(run, *row) for row in rows])
 
 
-def seal(connection: sqlite3.Connection, run: int) -> None:
+def seal(connection: sqlite3.Connection, run: int, known: MetricRows | None = None) -> None:
     """Digests for what the file has of a run, whatever it is."""
-    _enter_digests(connection, run, *_rows(connection, run))
-
-
-def _enter_digests(connection: sqlite3.Connection, run: int, table: np.ndarray, own: Sequence[Row]) -> None:
-    found = _digests(run, table, own, tuple(GROUPS))
+    table, own = known or _rows(connection, run)
+    found = _digests(run, table, own, _ALL)
     enter(connection, {part: of for part, of in found.items() if (own if part.startswith("own/") else len(table))})
 
 
@@ -128,7 +124,7 @@ def write_metrics(
     connection: sqlite3.Connection,
     runs: Mapping[str, int],
     metrics: Sequence[RoundMetrics],
-    written: dict[int, tuple[np.ndarray, list[Row]]],
+    written: dict[int, MetricRows],
 ) -> None:
     """Add metrics of these runs, by id and key, once what the file has of them is as it was written.
 
@@ -139,17 +135,14 @@ def write_metrics(
         added.setdefault(measured.run_id, []).append(measured)
     for run_id, rows in added.items():
         run = runs[run_id]
-        known_rows = written.pop(run) if run in written else checked_rows(connection, digests, run, run_id)
-        before, own_before = known_rows
+        before, own_before = written.pop(run) if run in written else checked_rows(connection, digests, run, run_id)
         known = [(row.round, {name: _known(value) for name, value in row.values.items()}) for row in rows]
         table = _as_table([(at, *map(values.get, METRICS)) for at, values in known], 1 + len(METRICS))
         own = [(at, name, values[name]) for at, values in known for name in values.keys() - set(METRICS)]
         insert(connection, run, table, own)
         if (np.diff(np.concatenate((before[-1:, 0], table[:, 0]))) > 0).all():
             written[run] = np.concatenate((before, table)), [*own_before, *sorted(own)]
-            _enter_digests(connection, run, *written[run])
-        else:  # rounds that are trained again replace themselves
-            seal(connection, run)
+        seal(connection, run, written.get(run))  # rounds that are trained again replace themselves
 
 
 def _known(value: Any) -> float | None:

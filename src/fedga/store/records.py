@@ -61,10 +61,6 @@ class RoundMetrics:
         for name, value in (("run_id", run_id), ("round", round), ("values", found)):
             object.__setattr__(self, name, value)
 
-    @classmethod
-    def of(cls, run_id: str, round: int, measured: Mapping[str, float]) -> RoundMetrics:  # noqa: A002
-        return cls(run_id, round, values=measured)
-
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> bytes:
     """A compressed npz: NaN and number formats are kept, and anyone can read it without this program."""

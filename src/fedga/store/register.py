@@ -70,7 +70,8 @@ def _check_code(connection: sqlite3.Connection, folder: Path, specs: Sequence[Ru
 
 def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes: Collection[str]) -> None:
     """Compare with the most similar run of the same name: a difference has to be one the command asked for."""
-    differing = [([name for name in _differing(spec, other) if name not in axes], other) for other in there]
+    names = [f.name for f in dataclasses.fields(RunSpec) if f.name not in axes]
+    differing = [([name for name in names if getattr(spec, name) != getattr(other, name)], other) for other in there]
     changed, other = min(differing, key=lambda found: (len(found[0]), found[1].run_id), default=([], spec))
     if not changed:
         return
@@ -83,11 +84,6 @@ def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes:
         f"{str(folder)!r} already holds {', '.join(part for part in named if part)}, seed {spec.seed} with "
         f"{' and '.join(before)}, and now it should be {' and '.join(now)}: {remedy}"
     )
-
-
-def _differing(spec: RunSpec, other: RunSpec) -> list[str]:
-    names = (f.name for f in dataclasses.fields(RunSpec))
-    return [name for name in names if getattr(spec, name) != getattr(other, name)]
 
 
 def _flag(name: str) -> str:

@@ -19,6 +19,7 @@ from fedga.store.results import ResultsReader
 
 _UNREADABLE = (sqlite3.Error, FedGAError, ValueError, TypeError, OverflowError)  # what damage may raise
 _ENDED = ("done", "diverged")
+_BESIDE_RUNS = (("partitions", "key, arrays", "partition"), ("own_code", "part, digest, origin", "code"))
 
 
 def repair_results(folder: Path) -> tuple[int, int, Path | None]:
@@ -74,23 +75,19 @@ def _copy_whole(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, 
             if run["status"] not in _ENDED:
                 run["status"] = "pending"
             if run["group_id"] in groups:
-                new.execute(
-                    "INSERT OR IGNORE INTO groups (id, round, checkpoint) VALUES (?, ?, ?)", groups[run["group_id"]]
-                )
+                query = "INSERT OR IGNORE INTO groups (id, round, checkpoint) VALUES (?, ?, ?)"
+                new.execute(query, groups[run["group_id"]])
             else:
                 run |= {"group_id": None, "lane": None}
             _insert(new, f"runs ({', '.join(run)})", tuple(run.values()))
             metrics.insert(new, key, table, own)
             for row in clients:
                 _insert(new, "client_rounds", (key, *row))
-        for table_name, columns, part in (
-            ("partitions", "key, arrays", "partition"),
-            ("own_code", "part, digest, origin", "code"),
-        ):
-            for row in readable_rows(old, f"SELECT {columns} FROM {table_name}", columns.partition(",")[0]):
+        for name, columns, part in _BESIDE_RUNS:
+            for row in readable_rows(old, f"SELECT {columns} FROM {name}", columns.partition(",")[0]):
                 with suppress(FedGAError):
                     digests.check_rows(f"{part}/{row[0]}", [row], "")
-                    _insert(new, table_name, row)
+                    _insert(new, name, row)
         seal_everything(new)
     return len(kept), max(len(found), digests.runs) - len(kept)
 
@@ -104,10 +101,8 @@ def _may_stay(run: dict[str, Any], found: dict[int, Any], whole: dict[int, Any],
     return group in groups and all(key in whole for key in company)
 
 
-def _contents(
-    old: sqlite3.Connection, digests: Digests, run: dict[str, Any]
-) -> tuple[Any, list[Row], list[Row]] | None:
-    """The rows of a run, if all of them are as they were written."""
+def _contents(old: sqlite3.Connection, digests: Digests, run: dict[str, Any]) -> tuple[Any, ...] | None:
+    """Rows of built-in metrics, of others, and of clients of a run, if all of them are as they were written."""
     key, run_id = run["key"], run["run_id"]
     try:
         digests.check_run(tuple(run.values()))

@@ -121,17 +121,14 @@ def write_table(table: ResultTable, stream: TextIO, format: str) -> None:  # noq
 
 
 def _summary(run: Run, measured: RunMetrics) -> Summary:
-    rounds = measured.rounds
-    if not len(rounds):
-        nothing: dict[str, float | None] = dict.fromkeys(METRICS)
-        return Summary(run, None, nothing, nothing, None, None)
+    rounds, accuracy = measured.rounds, measured.values["accuracy"]
+    last_round = int(rounds[-1]) if len(rounds) else None
     last = {name: _mean(measured.values[name][-1:]) for name in METRICS}
     mean = {name: _mean(measured.values[name][rounds >= 1]) for name in METRICS}
-    accuracy = measured.values["accuracy"]
     if np.isnan(accuracy).all():
-        return Summary(run, int(rounds[-1]), last, mean, None, None)
+        return Summary(run, last_round, last, mean, None, None)
     best = int(np.nanargmax(accuracy))
-    return Summary(run, int(rounds[-1]), last, mean, float(accuracy[best]), int(rounds[best]))
+    return Summary(run, last_round, last, mean, float(accuracy[best]), int(rounds[best]))
 
 
 def _mean(column: np.ndarray) -> float | None:

@@ -29,6 +29,7 @@ from fedga.errors import FedGAError, quoted
 from fedga.models import MODELS, build_model, own_model
 from fedga.spec.catalog import find_source
 from fedga.spec.settings import SITES, RunSpec
+from fedga.store.database import one_line
 from fedga.study.prepare import fitting_model
 
 FORMAT = "fedga-model-1"
@@ -91,10 +92,9 @@ class SavedModel:
 def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
     """Where a run's model goes: a name to recognise it by, and the run's id to tell it from all others."""
     alpha = "" if spec.alpha is None else f"-alpha{spec.alpha:g}"
-    parts = (
-        f"{Path(spec.dataset).stem}{alpha}-{spec.algorithm}-{spec.preset or 'own'}-seed{spec.seed}-{spec.run_id[:8]}"
-    )
-    safe = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in parts)
+    run = f"{spec.algorithm}-{spec.preset or 'own'}-seed{spec.seed}-{spec.run_id[:8]}"
+    name = f"{Path(spec.dataset).stem}{alpha}-{run}"
+    safe = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in name)
     return folder / "models" / f"{safe}{'-averaged' if averaged else ''}.safetensors"
 
 
@@ -171,7 +171,7 @@ def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
             "fingerprint": metadata["fingerprint"],
         }
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else " ".join(str(error).split())[:160]
+        reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else one_line(error)
         sentence = f"{path} describes its run in a way this version cannot read ({reason})"
         raise FedGAError(f"{sentence}: was it written by a newer fedga?") from error
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +27,9 @@ from fedga.selection import make_selection
 from fedga.selection.availability import read_availability, trace_digest
 from fedga.servers import make_server
 from fedga.spec.settings import RunSpec, parse_selection
+from fedga.store.database import one_line
 from fedga.store.records import Partition
 
-Made = TypeVar("Made")
 CLIENTS_KEPT = 1000  # of a partition, for a report's heat map
 SMALL_VALUE, LARGE_VALUE = 0.01, 10.0  # outside, the usual size of a column's values asks for standardisation
 FEW_SAMPLES = 5  # of a client on average: below, it is said
@@ -58,14 +60,8 @@ def choose_device(name: str) -> torch.device:
 
 def dealt_out(dataset: Dataset, spec: RunSpec) -> Federation:
     """The clients of a run."""
-    return make_federation(
-        dataset,
-        spec.partition,
-        clients=spec.clients,
-        seed=spec.seed,
-        alpha=spec.alpha,
-        classes_per_client=spec.classes_per_client,
-    )
+    options = {name: getattr(spec, name) for name in ("clients", "seed", "alpha", "classes_per_client")}
+    return make_federation(dataset, spec.partition, **options)
 
 
 class Preparation:
@@ -98,13 +94,9 @@ class Preparation:
     def dataset(self, spec: RunSpec) -> Dataset:
         key = (spec.dataset, spec.label_column, spec.client_column)
         if key not in self._datasets:
-            self._datasets[key] = load_dataset(
-                spec.dataset,
-                data_dir=self._data_dir,
-                label_column=spec.label_column,
-                client_column=spec.client_column,
-                progress=self._progress,
-            )
+            columns: dict[str, Any] = {"label_column": spec.label_column, "client_column": spec.client_column}
+            found = load_dataset(spec.dataset, data_dir=self._data_dir, progress=self._progress, **columns)
+            self._datasets[key] = found
         return self._datasets[key]
 
     def federation(self, spec: RunSpec) -> Federation:
@@ -120,10 +112,10 @@ class Preparation:
         for spec in specs:
             clients = self.federation(spec).num_clients
             if spec.active > clients and chosen:
-                raise FedGAError(
-                    f"--active {spec.active} is more than the {clients} clients that --partition {spec.partition} "
-                    f"gives: use --active {clients} or fewer"
+                too_many = (
+                    f"--active {spec.active} is more than the {clients} clients that --partition {spec.partition}"
                 )
+                raise FedGAError(f"{too_many} gives: use --active {clients} or fewer")
             fitted.append(replace(spec, active=min(spec.active, clients)))
         return fitted
 
@@ -136,10 +128,9 @@ class Preparation:
         found: dict[str, None] = {}
         for spec in specs:
             dataset, name = self.dataset(spec), Path(spec.dataset).name
-            found |= dict.fromkeys(_never_measured(dataset, name))
-            found |= dict.fromkeys(_unused(self.federation(spec), spec, name))
-            if not spec.standardize:
-                found |= dict.fromkeys(_unlike_columns(dataset, name))
+            of_columns = () if spec.standardize else _unlike_columns(dataset, name)
+            hints = (_never_measured(dataset, name), _unused(self.federation(spec), spec, name), of_columns)
+            found |= dict.fromkeys(chain.from_iterable(hints))
         return list(found)
 
     def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]:
@@ -170,46 +161,44 @@ class Preparation:
             StackedModel(network).check(dataset.input_shape)
 
 
-def _never_measured(dataset: Dataset, name: str) -> list[str]:
+def _never_measured(dataset: Dataset, name: str) -> Iterator[str]:
     counts = np.bincount(dataset.test_targets, minlength=dataset.num_classes)
-    unseen = [label for label, count in zip(dataset.class_names, counts, strict=True) if not count]
-    if not unseen:
-        return []
-    return [
-        f"the test split of {name} has no sample of class {listed(unseen)}, so nothing is measured of it: add "
-        "samples (every fifth of a class is held out), or a column split that says train or test"
-    ]
+    if unseen := [label for label, count in zip(dataset.class_names, counts, strict=True) if not count]:
+        yield (
+            f"the test split of {name} has no sample of class {listed(unseen)}, so nothing is measured of it: add "
+            "samples (every fifth of a class is held out), or a column split that says train or test"
+        )
 
 
-def _unused(federation: Federation, spec: RunSpec, name: str) -> list[str]:
+def _unused(federation: Federation, spec: RunSpec, name: str) -> Iterator[str]:
     """What the data say, or hold, and this way of dealing them out leaves aside."""
-    found, used, there_are = [], int(federation.sizes.sum()), len(federation.dataset.train_targets)
-    if federation.dataset.train_clients is not None and spec.partition != "natural":
-        found.append(
-            f"{name} says whose sample each one is, and --partition {spec.partition} deals them out anew: give "
-            "--partition natural to leave them where they are"
-        )
-    if spec.partition != "natural" and used < FEW_SAMPLES * federation.num_clients:
-        found.append(
-            f"{federation.num_clients} clients hold {used:,} of the {there_are:,} training samples of {name}, "
-            f"{used / federation.num_clients:.1f} each: give fewer --clients"
-        )
-    return found
+    if spec.partition == "natural":
+        return
+    used, there_are, clients = (
+        int(federation.sizes.sum()),
+        len(federation.dataset.train_targets),
+        federation.num_clients,
+    )
+    if federation.dataset.train_clients is not None:
+        anew = f"{name} says whose sample each one is, and --partition {spec.partition} deals them out anew"
+        yield f"{anew}: give --partition natural to leave them where they are"
+    if used < FEW_SAMPLES * clients:
+        few = f"{clients} clients hold {used:,} of the {there_are:,} training samples of {name}"
+        yield f"{few}, {used / clients:.1f} each: give fewer --clients"
 
 
-def _unlike_columns(dataset: Dataset, name: str) -> list[str]:
+def _unlike_columns(dataset: Dataset, name: str) -> Iterator[str]:
     """A rate that suits numbers around 1 is far too large for a weight in grams and far too small for one in tons."""
     inputs = dataset.train_inputs
     if inputs.ndim != 2 or inputs.dtype == np.uint8:
-        return []
+        return
     usual, sizes = np.sqrt(np.square(inputs, dtype=np.float64).mean(0)), np.abs(inputs).max(0)
-    if not ((usual > 0) & ((usual < SMALL_VALUE) | (usual > LARGE_VALUE))).any():
-        return []
-    least, most = sizes[sizes > 0].min(), sizes.max()
-    return [
-        f"the largest values in the columns of {name} lie between {least:,.4g} and {most:,.4g}, and the network may "
-        "learn little or nothing from such columns as they are: give --standardize true"
-    ]
+    if ((usual > 0) & ((usual < SMALL_VALUE) | (usual > LARGE_VALUE))).any():
+        between = f"between {sizes[sizes > 0].min():,.4g} and {sizes.max():,.4g}"
+        yield (
+            f"the largest values in the columns of {name} lie {between}, and the network may learn little or nothing "
+            "from such columns as they are: give --standardize true"
+        )
 
 
 def fitting_model(
@@ -219,31 +208,24 @@ def fitting_model(
     if num_classes < 2:
         raise FedGAError("the data have a single class, so there is nothing to tell apart: give samples of two or more")
     shape = "×".join(map(str, input_shape))
-    model = _attempt(
-        f"model {name} cannot be made for samples of shape {shape} in {num_classes} classes",
-        lambda: build_model(name, input_shape, num_classes, norm=norm, seed=seed).eval(),
-    )
-    with torch.no_grad():
-        logits = _attempt(
-            f"model {name} cannot read samples of shape {shape}", lambda: model(torch.zeros(2, *input_shape))
-        )
+    with _explained(f"model {name} cannot be made for samples of shape {shape} in {num_classes} classes"):
+        model = build_model(name, input_shape, num_classes, norm=norm, seed=seed).eval()
+    with _explained(f"model {name} cannot read samples of shape {shape}"), torch.no_grad():
+        logits = model(torch.zeros(2, *input_shape))
     if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
         found = f"shape {tuple(logits.shape[1:])}" if isinstance(logits, Tensor) else f"type {type(logits).__name__}"
-        raise FedGAError(
-            f"model {name} gives outputs of {found} where {num_classes} classes are to be told apart: its last layer "
-            f"must have {num_classes} outputs"
-        )
+        wrong = f"model {name} gives outputs of {found} where {num_classes} classes are to be told apart"
+        raise FedGAError(f"{wrong}: its last layer must have {num_classes} outputs")
     return model
 
 
-def _attempt(failure: str, action: Callable[[], Made]) -> Made:
+@contextmanager
+def _explained(failure: str) -> Iterator[None]:
     """A network may be the user's own code: whatever it raises becomes a sentence; ``--traceback`` shows the place."""
     try:
-        return action()
+        yield
     except (FedGAError, MemoryError):
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())[:160]
-        raise FedGAError(
-            f"{failure} ({type(error).__name__}: {reason}): correct it, or choose another model"
-        ) from error
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise FedGAError(f"{failure} ({reason}): correct it, or choose another model") from error

@@ -72,18 +72,6 @@ class Trainer(Protocol):
     def without(self, ended: set[int]) -> Trainer | None: ...
 
 
-class TrainerMaker(Protocol):
-    def __call__(
-        self,
-        lanes: Sequence[Lane],
-        data: DeviceData,
-        *,
-        round_number: int,
-        states: Sequence[LaneState] | None,
-        profile: Profile,
-    ) -> Trainer: ...
-
-
 class Provider(Protocol):
     """Where runs get their data and networks from."""
 
@@ -98,7 +86,7 @@ class Provider(Protocol):
 class ExecutionConfig:
     """How groups of runs are trained, and how often what they did is made permanent."""
 
-    trainer: TrainerMaker = Engine
+    trainer: Callable[..., Trainer] = Engine  # called as the engine is
     together: int | None = None  # runs in a group; None: what suits the device
     commit_every_s: float | None = None  # None: COMMIT_EVERY_S
 
@@ -175,8 +163,7 @@ def _trained_along(store: Store, group: Group, asked: dict[str, RunSpec]) -> dic
     others = {run.run_id: run.spec for run in store.runs() if run.run_id in group.run_ids and not run.finished}
     for setting, built_in in (("model", MODELS), ("algorithm_name", ALGORITHMS), ("dataset", SOURCES)):
         known = {*built_in, *(getattr(spec, setting) for spec in asked.values())}
-        strange = {getattr(spec, setting) for spec in others.values()} - known
-        if strange:
+        if strange := {getattr(spec, setting) for spec in others.values()} - known:
             raise FedGAError(
                 f"the runs asked for were begun in {str(store.folder)!r} together with one of {quoted(strange.pop())}, "
                 "which is none of fedga's own: name it in the command too, or give another --out"
@@ -186,13 +173,9 @@ def _trained_along(store: Store, group: Group, asked: dict[str, RunSpec]) -> dic
 
 def _say_lost_models(store: Store, runs: Sequence[Run], noticed: Callable[[str], None]) -> None:
     """Tell of models of finished runs that are gone or damaged; their results are in the store all the same."""
-    lost = []
-    for run in runs:
-        if run.status == "done":
-            paths = [
-                model_path(store.folder, run.spec, averaged) for averaged in {False, bool(run.spec.server_average)}
-            ]
-            lost += [path for path in paths if not is_whole(path)]
+    done = [run.spec for run in runs if run.status == "done"]
+    models = ((spec, averaged) for spec in done for averaged in {False, bool(spec.server_average)})
+    lost = [path for model in models if not is_whole(path := model_path(store.folder, *model))]
     for path in lost[:_MOST_SAID]:
         what = "is damaged" if path.exists() else "is missing"
         noticed(f"the model {path} of a finished run {what}: the same command with another --out makes it again")
@@ -211,9 +194,8 @@ def _stack(
     size = execution.together or (LANES_ON_CPU if device.type == "cpu" else LANES_ON_CUDA)
     groups: list[list[str]] = []
     for lanes in alike.values():
-        ordered = in_engine_order(lanes)
-        parts = (ordered[start : start + size] for start in range(0, len(ordered), size))
-        groups.extend([lane.run.run_id for lane in part] for part in parts)
+        ordered = [lane.run.run_id for lane in in_engine_order(lanes)]
+        groups += [ordered[start : start + size] for start in range(0, len(ordered), size)]
     return groups
 
 
@@ -235,14 +217,13 @@ class _GroupRun:
         self.group, self.store, self.preparation, self.observer = group, store, preparation, observer
         self.profile = profile
         self.commit_every_s = COMMIT_EVERY_S if execution.commit_every_s is None else execution.commit_every_s
-        run_ids = store.unfinished(group.id)
         with profile.span(DATA):
-            lanes = [preparation.lane(specs[run_id]) for run_id in run_ids]
+            lanes = [preparation.lane(specs[run_id]) for run_id in store.unfinished(group.id)]
         with profile.span(STORE):
             states = self._last_states(group, lanes, execution)
-        if states:  # in the order in which they were stacked
-            lanes = [next(lane for lane in lanes if lane.run.run_id == run_id) for run_id in states]
-            run_ids = list(states)
+        if states:
+            in_stack = list(states)
+            lanes.sort(key=lambda lane: in_stack.index(lane.run.run_id))
         with profile.span(DATA):
             dataset = lanes[0].federation.dataset
             if id(dataset) not in data:
@@ -251,7 +232,7 @@ class _GroupRun:
             lanes,
             data[id(dataset)],
             round_number=group.round if states else 0,
-            states=[states[run_id] for run_id in run_ids] if states else None,
+            states=list(states.values()) or None,
             profile=profile,
         )
         self.unsaved = _Unsaved()
@@ -282,7 +263,8 @@ class _GroupRun:
         """Train a round, and store what is due; returns whether the caller wants to stop."""
         lanes, rounds = engine.lanes, engine.run_round()
         ended = self._record(lanes, rounds)
-        for notice in self._new_notices():
+        notices, engine.budget.notices = engine.budget.notices, []
+        for notice in notices:
             self.observer.noticed(notice)
         self.observer.advanced([lane.run for lane in lanes], rounds)
         number = engine.round
@@ -293,18 +275,13 @@ class _GroupRun:
                 self._commit(number)
         return stop
 
-    def _new_notices(self) -> list[str]:
-        assert self.engine is not None
-        notices, self.engine.budget.notices = self.engine.budget.notices, []
-        return notices
-
     def _record(self, lanes: Sequence[Lane], rounds: Sequence[LaneRound]) -> set[int]:
         """Keep the rows of a round for the next commit; returns the lanes that ended with it."""
         ended = set()
         for position, (lane, result) in enumerate(zip(lanes, rounds, strict=True)):
             run_id = lane.run.run_id
             if result.metrics is not None:
-                self.unsaved.metrics.append(RoundMetrics.of(run_id, result.round, result.metrics))
+                self.unsaved.metrics.append(RoundMetrics(run_id, result.round, values=result.metrics))
             if result.clients:
                 self.unsaved.clients.append(ClientRound(run_id, result.round, _arrays(result.clients)))
             if result.diverged:
@@ -342,21 +319,12 @@ class _GroupRun:
         unsaved, self.unsaved = self.unsaved, _Unsaved()
 
         def checkpoint(path: Path) -> None:
-            write_states(path, {lane.run.run_id: state for lane, state in self._states()}, round_number)
+            assert self.engine is not None
+            states = zip(self.engine.lanes, self.engine.stack.states(), strict=True)
+            write_states(path, {lane.run.run_id: state for lane, state in states}, round_number)
 
-        self.store.commit(
-            self.group.id,
-            round_number,
-            unsaved.metrics,
-            unsaved.clients,
-            checkpoint,
-            unsaved.finished,
-            unsaved.notes,
-        )
-
-    def _states(self) -> list[tuple[Lane, LaneState]]:
-        assert self.engine is not None
-        return list(zip(self.engine.lanes, self.engine.stack.states(), strict=True))
+        rows, ends = (unsaved.metrics, unsaved.clients), (unsaved.finished, unsaved.notes)
+        self.store.commit(self.group.id, round_number, *rows, checkpoint, *ends)
 
 
 def _arrays(records: Sequence[ClientRecord]) -> dict[str, np.ndarray]:
