@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import SType
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedga.algorithms.base import Algorithm, Sent
+from fedga.engine.local import uses_features
 from fedga.engine.stack.lanes import Own
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError, quoted
@@ -49,6 +50,8 @@ class Declaration:
     survey: Mapping[str, Declared]
     received: Mapping[str, Declared]  # from the server
     final: Mapping[str, Declared]  # after the last round
+    unsent: Mapping[str, Tensor]  # parameters and buffers that never travel, as they were at first
+    frozen: str  # a digest of the parameters that stand still; empty where there are none
     others: bool = False  # whether clients are other people's ClientApps, which send metrics of their own beside ours
 
     @property
@@ -57,34 +60,36 @@ class Declaration:
         arrays = [*self.model.values(), *self.report.values(), *self.survey.values(), *self.final.values()]
         return sum(8 * math.prod(array.shape) + _LONGEST_HEADER for array in arrays)
 
-    @classmethod
-    def of(
-        cls,
-        model: StackedModel,
-        state: Mapping[str, Tensor],
-        algorithm: Algorithm,
-        num_classes: int,
-        *,
-        others: bool = False,
-    ) -> Declaration:
-        """Of a run; ``state`` is the network's ``state_dict``, all of which may travel."""
-        sizes = {"classes": num_classes, "parameters": model.params.total, "features": model.params.features or 0}
-        types = _types(torch.float32, model.dtype)
 
-        def beside(sent: Sequence[Sent]) -> dict[str, Declared]:
-            return {one.name: Declared(one.shape(sizes), types) for one in sent}
+def declare(
+    network: nn.Module, algorithm: Algorithm, num_classes: int, device: torch.device, *, others: bool = False
+) -> tuple[StackedModel, Declaration]:
+    """The network of a run as the engine stacks it, and what of it and of the algorithm's messages travels."""
+    model = StackedModel(network).to(device)
+    if uses_features(algorithm):
+        model.keep_features()
+    sizes = {"classes": num_classes, "parameters": model.params.total, "features": model.params.features or 0}
+    types, state = _types(torch.float32, model.dtype), network.state_dict()
+    all_tensors = dict(network.named_buffers()) | state
 
-        return cls(
-            _declared_model(model, state, unsent_names(model, algorithm)),
-            beside([sent for sent in algorithm.uploads if sent.name != "survey"]),
-            beside([sent for sent in algorithm.uploads if sent.name == "survey"]),
-            beside(algorithm.downloads),
-            beside(algorithm.final_uploads),
-            others,
-        )
+    def beside(sent: Sequence[Sent]) -> dict[str, Declared]:
+        return {one.name: Declared(one.shape(sizes), types) for one in sent}
+
+    unsent = {name: all_tensors[name] for name in _unsent_names(model, algorithm)}
+    declaration = Declaration(
+        model=_declared_model(model, state, unsent),
+        report=beside([sent for sent in algorithm.uploads if sent.name != "survey"]),
+        survey=beside([sent for sent in algorithm.uploads if sent.name == "survey"]),
+        received=beside(algorithm.downloads),
+        final=beside(algorithm.final_uploads),
+        unsent=unsent,
+        frozen=_digest({name: unsent[name] for name in model.stands_still}),
+        others=others,
+    )
+    return model, declaration
 
 
-def unsent_names(model: StackedModel, algorithm: Algorithm) -> frozenset[str]:
+def _unsent_names(model: StackedModel, algorithm: Algorithm) -> frozenset[str]:
     """Parameters that stand still or stay at a client, and buffers that stay with them."""
     own = Own.of(algorithm, model)
     if own is None:
@@ -94,15 +99,14 @@ def unsent_names(model: StackedModel, algorithm: Algorithm) -> frozenset[str]:
     return model.stands_still | set(stays)
 
 
-def frozen_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Of parameters that stand still; empty where there are none."""
+def _digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode() + tensors[name].detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:32] if tensors else ""
 
 
-def _declared_model(model: StackedModel, state: Mapping[str, Tensor], unsent: frozenset[str]) -> dict[str, Declared]:
+def _declared_model(model: StackedModel, state: Mapping[str, Tensor], unsent: Collection[str]) -> dict[str, Declared]:
     """Parameters and buffers, which must come, and constants such as counters, which may."""
     needed = {
         name: Declared(tuple(shape), _types(model.dtype, state[name].dtype if name in state else model.dtype))
@@ -177,11 +181,9 @@ def _header(name: str, beginning: bytes) -> tuple[tuple[int, ...], bool, np.dtyp
     return tuple(shape), bool(by_column), kind, stream.tell()
 
 
-def vectors(
-    model: StackedModel, named: Mapping[str, Tensor], unsent: Mapping[str, Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
+def vectors(model: StackedModel, named: Mapping[str, Tensor], unsent: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """A model by name as parameter and buffer vector; what is not sent is given by ``unsent``."""
-    named = {**(unsent or {}), **named}
+    named = {**unsent, **named}
     for name, shape in (model.params.shapes | model.buffers.shapes).items():
         if name not in named or named[name].shape != shape:
             found = f"shape {tuple(named[name].shape)}" if name in named else "no entry"

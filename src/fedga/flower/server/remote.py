@@ -18,7 +18,6 @@ from fedga.algorithms.base import overrides
 from fedga.data.assemble import listed
 from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluator import ClientEvaluator
-from fedga.engine.local import uses_features
 from fedga.engine.precision import computing_in
 from fedga.engine.round import Asking, Survey, Train, play_round
 from fedga.engine.server import LaneRound, Returned, ServerSide, lane_sums
@@ -82,9 +81,9 @@ class RemoteEngine:
     def __post_init__(self) -> None:
         device, shape = self.data.device, self.data.dataset.input_shape
         self.lanes: list[Lane] = [self.lane]
-        self.model = StackedModel(self.lane.model).to(device)
-        if uses_features(self.lane.algorithm):
-            self.model.keep_features()
+        self.model, self._declaration = reading.declare(
+            self.lane.model, self.lane.algorithm, self.data.dataset.num_classes, device, others=self.others
+        )
         self.workers = Workers(self.model, device)
         self.budget = MemoryBudget.for_model(self.model, device, shape, self.lane.spec.batch_size)
         self.stack = _Stack(self.lane, self.model, self.data, self.state)
@@ -92,18 +91,14 @@ class RemoteEngine:
         self.server = ServerSide(self.lanes, self.model, self.data, self.stack, self.evaluator, self._all_class_counts)
         state = self.lane.model.state_dict()
         self._constants = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()}
-        self._unsent = reading.unsent_names(self.model, self.lane.algorithm)
         code = code_digest(own_code([self.lane.spec])) if isinstance(self.lane.spec, RunSpec) else ""
-        digests = {"code": code, "frozen": reading.frozen_digest({key: state[key] for key in self.model.stands_still})}
+        digests = {"code": code, "frozen": self._declaration.frozen}
         self._common = {name: digest for name, digest in digests.items() if digest}
         self._conversation: Asking | None = None  # of the round under way
         self._asked: Train | None = None  # what its clients are doing
         self._asked_at = 0.0  # of this machine's clock, in seconds
         self.counted: set[int] = set()  # nodes whose replies made the last round
         self.audience = Audience(self.roster, self.timeouts.strict)
-        self._declaration = Declaration.of(
-            self.model, state, self.lane.algorithm, self.data.dataset.num_classes, others=self.others
-        )
 
     def _all_class_counts(self) -> Tensor | None:
         counts = self.class_counts(range(self.roster.num_clients))
@@ -322,13 +317,14 @@ class RemoteEngine:
     def _record(self, params: Tensor, buffers: Tensor) -> ArrayRecord:
         """A model as it travels: without what stands still, and what clients keep for themselves."""
         named = self.model.params.views(params) | self.model.buffers.views(buffers) | self._constants
-        order = [name for name in self.lane.model.state_dict() if name in named and name not in self._unsent]
+        unsent = self._declaration.unsent
+        order = [name for name in self.lane.model.state_dict() if name in named and name not in unsent]
         return wire.to_record({name: named[name] for name in order})
 
     def _kept_here(self) -> dict[str, Tensor]:
         """The parts of the model that do not travel, as they are here."""
         named = self.model.params.views(self.stack.params[0]) | self.model.buffers.views(self.stack.buffers[0])
-        return {name: tensor.cpu() for name, tensor in named.items() if name in self._unsent}
+        return {name: tensor.cpu() for name, tensor in named.items() if name in self._declaration.unsent}
 
     def _messages(
         self,
