@@ -232,45 +232,34 @@ def read_training(
     model: StackedModel, declaration: Declaration, unsent: Mapping[str, Tensor], message: Message
 ) -> Reply:
     """``unsent`` are the parts of the model that do not travel, as the server has them."""
-    content = _checked_content(message, declaration, arrays=(wire.ARRAYS, wire.REPORT), metrics=True)
+    content = _checked_content(message, declaration, arrays=(wire.ARRAYS, wire.REPORT), metrics=(wire.EXAMPLES,))
     params, buffers = vectors(model, read_arrays(content, wire.ARRAYS, declaration.model), unsent)
     report = read_arrays(content, wire.REPORT, declaration.report)
     row = wire.metrics_of(message)
-    _check_names(row, (wire.EXAMPLES,), declaration)
     examples = read_weight(row) if declaration.others else _count(row, least=1)
     return Reply(params, buffers, examples, {name: each.to(model.dtype) for name, each in report.items()})
 
 
-def read_survey(declaration: Declaration, message: Message) -> Tensor:
+def read_report(declared: Mapping[str, Declared], declaration: Declaration, message: Message) -> dict[str, Tensor]:
+    """An answer to a survey, or after the last round."""
     content = _checked_content(message, declaration, arrays=(wire.REPORT,))
-    return read_arrays(content, wire.REPORT, declaration.survey)["survey"].to(torch.get_default_dtype())
-
-
-def read_final(declaration: Declaration, message: Message) -> dict[str, Tensor]:
-    content = _checked_content(message, declaration, arrays=(wire.REPORT,))
-    found = read_arrays(content, wire.REPORT, declaration.final)
+    found = read_arrays(content, wire.REPORT, declared)
     return {name: tensor.to(torch.get_default_dtype()) for name, tensor in found.items()}
 
 
-@dataclass(frozen=True)
-class Scores:
-    """What a model does on the samples that a client holds out; it may hold out none."""
-
-    examples: int
-    values: Mapping[str, float]
-
-
-def read_scores(declaration: Declaration, message: Message) -> Scores:
-    _checked_content(message, declaration, metrics=True)
+def read_scores(declaration: Declaration, message: Message) -> tuple[int, dict[str, float]]:
+    """How many samples a client holds out, perhaps none, and what the model does on them."""
+    _checked_content(message, declaration, metrics=(wire.EXAMPLES, *SCORES))
     row = wire.metrics_of(message)
     examples = _count(row, least=0)
-    _check_names(row, (wire.EXAMPLES, *SCORES), declaration)
-    values = {name: _number(row, name) for name in SCORES} if examples else {}
-    if examples and not 0 <= values["accuracy"] <= 1:
+    if not examples:
+        return 0, {}
+    values = {name: _number(row, name) for name in SCORES}
+    if not 0 <= values["accuracy"] <= 1:
         raise FedGAError(f"its accuracy is {values['accuracy']:g}, where a share from 0 to 1 belongs")
-    if examples and not 0 <= values["loss"] < math.inf:
+    if not 0 <= values["loss"] < math.inf:
         raise FedGAError(f"its loss is {values['loss']:g}, where a finite number from 0 on belongs")
-    return Scores(examples, values)
+    return examples, values
 
 
 def read_metrics(message: Message) -> tuple[float, MetricRecord]:
@@ -294,25 +283,19 @@ def mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _checked_content(
-    message: Message, declaration: Declaration, arrays: Collection[str] = (), *, metrics: bool = False
+    message: Message, declaration: Declaration, arrays: Collection[str] = (), metrics: Collection[str] = ()
 ) -> RecordDict:
-    """The records of a message, none of them beyond the declared ones; metrics of other people's apps are their own."""
+    """The content of a message, nothing in it beyond what is declared; metrics of other people's apps are their own."""
     if not message.has_content():
         raise FedGAError("it is a message without content")
     content = message.content
     extra = [name for name in content.array_records if name not in arrays]
     if not declaration.others:
         extra += [name for name in content.metric_records if not metrics or name != wire.METRICS]
-        extra += list(content.config_records)
+        extra += [*content.config_records, *(name for name in wire.metrics_of(message) if name not in metrics)]
     if extra:
         raise FedGAError(f"it sends {_some(extra)}, which nobody declared: use the same version of fedga everywhere")
     return content
-
-
-def _check_names(row: MetricRecord, known: Collection[str], declaration: Declaration) -> None:
-    extra = [] if declaration.others else [name for name in row if name not in known]
-    if extra:
-        raise FedGAError(f"it sends the numbers {_some(extra)}, which nobody declared")
 
 
 def _count(row: MetricRecord, least: int) -> int:

@@ -74,7 +74,6 @@ class RemoteEngine:
     state: LaneState | None = None  # after that round
     timeouts: TimeoutPolicy = TimeoutPolicy()
     config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)  # told to every client
-    tells_pixels: bool = False  # whether the map from samples to inputs is sent along
     class_counts: ClassCounts = lambda clients: None
     others: bool = False  # whether clients are other people's ClientApps
 
@@ -250,9 +249,7 @@ class RemoteEngine:
             roster.began = True
         roster.refresh(grid)
         if len(roster.nodes) < self._least:
-            self.roster.noticed(
-                f"{len(roster.nodes)} of the {self._least} that a round needs are there: waiting for more"
-            )
+            roster.noticed(f"{len(roster.nodes)} of the {self._least} that a round needs are there: waiting for more")
             roster.wait(grid, self._least, math.inf)
 
     def _ask_all(
@@ -267,7 +264,9 @@ class RemoteEngine:
 
     def _survey(self, number: int) -> Tensor:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
-        values = self._ask_all(wire.SURVEY, number, {}, reading.read_survey)
+        read = partial(reading.read_report, self._declaration.survey)
+        found = self._ask_all(wire.SURVEY, number, {}, read)
+        values = {client: report["survey"] for client, report in found.items()}
         for client in [client for client, value in values.items() if not value.isfinite()]:
             if not self.timeouts.strict:
                 del values[client]
@@ -281,8 +280,8 @@ class RemoteEngine:
 
     def _final(self, number: int) -> dict[str, Tensor]:
         """What every client that answers says of the final model, ``[1, clients, ...]``."""
-        beside = _beside(self.server.broadcast(number))
-        while not (found := self._ask_all(wire.FINISH, number, beside, reading.read_final)):
+        beside, read = _beside(self.server.broadcast(number)), partial(reading.read_report, self._declaration.final)
+        while not (found := self._ask_all(wire.FINISH, number, beside, read)):
             self.roster.noticed(f"nobody answered what follows round {number}: it is asked again")
             time.sleep(TRY_AGAIN_AFTER_S)
             self._gather()
@@ -294,10 +293,11 @@ class RemoteEngine:
         """Accuracy and loss over the samples that all sites hold out; None where none of them holds out any."""
         needed = _beside(self.server.broadcast(self.round)) if overrides(self.lane.algorithm, "head") else {}
         read = self._ask_all(wire.EVALUATE, self.round, needed, reading.read_scores)
-        rows = [row for row in read.values() if row.examples]
-        weights = [row.examples for row in rows]
-        means = {name: reading.mean([row.values[name] for row in rows], weights) for name in reading.SCORES if rows}
-        return means or None
+        rows = [row for row in read.values() if row[0]]
+        if not rows:
+            return None
+        weights, scores = zip(*rows, strict=True)
+        return {name: reading.mean([score[name] for score in scores], weights) for name in reading.SCORES}
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class RemoteEngine:
     ) -> list[Message]:
         """One for each client; ``starts`` are models other than the global one."""
         records: dict[str, ArrayRecord | ConfigRecord] = {wire.ARRAYS: self.arrays, **(beside or {})}
-        if self.tells_pixels:
+        if self.roster.names and self.lane.spec.standardize:  # real sites do not know the map from samples to inputs
             scaling = self.server.scaling
             records[wire.PIXELS] = wire.to_record({"scale": scaling.scale[0], "shift": scaling.shift[0]})
         common = {**self.config, **self._common, "server-round": number, "spec": self.lane.spec.to_json()}
