@@ -146,11 +146,6 @@ def test_lines_are_few_and_fit(names: list[str], site: str, seed: int, held_out:
     assert all(cell_len(line) <= WIDTH and line.isprintable() for line in lines)
 
 
-def test_lengths_must_agree(log: SiteLog) -> None:
-    with pytest.raises(FedGAError, match=r"after has shape \[3\] for 4 classes: give one value per class"):
-        log.record(**given_of(after=[0.1, 0.2, 0.3]))
-
-
 # --- the file -------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,10 @@ SERVER_DAYS = 731
 RENEW_WITHIN_DAYS = 60
 _WANTED = "the ca.crt that the server's owner sent"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_UNUSED = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+_ENCIPHERS = ("key_encipherment", "data_encipherment", "encipher_only", "decipher_only")
+_UNUSED = dict.fromkeys(("content_commitment", "key_agreement", *_ENCIPHERS), False)
+
+Key = ec.EllipticCurvePrivateKey
 
 
 def make_authority(key_path: Path, certificate_path: Path, host: str) -> None:
@@ -66,19 +69,12 @@ def days_left(path: Path) -> int:
 
 
 def _issue(
-    path: Path,
-    days: int,
-    subject: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: x509.Name,
-    signer: ec.EllipticCurvePrivateKey,
-    *more: x509.ExtensionType,
+    path: Path, days: int, subject: x509.Name, key: Key, issuer: x509.Name, signer: Key, *more: x509.ExtensionType
 ) -> None:
     """Write a certificate; one that signs itself is an authority's."""
     authority = key is signer
     start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)  # clocks differ
-    unused = dict.fromkeys((*_UNUSED, "encipher_only", "decipher_only"), False)
-    usage = x509.KeyUsage(digital_signature=not authority, key_cert_sign=authority, crl_sign=authority, **unused)
+    usage = x509.KeyUsage(digital_signature=not authority, key_cert_sign=authority, crl_sign=authority, **_UNUSED)
     builder = x509.CertificateBuilder(
         issuer_name=issuer,
         subject_name=subject,
@@ -94,16 +90,16 @@ def _issue(
     write_whole(path, builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
-def _make_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _make_key(path: Path) -> Key:
     key = ec.generate_private_key(ec.SECP256R1())
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     write_secret(path, key.private_bytes(*form))
     return key
 
 
-def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _read_key(path: Path) -> Key:
     key = serialization.load_pem_private_key(path.read_bytes(), None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert isinstance(key, Key)
     return key
 
 

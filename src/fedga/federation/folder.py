@@ -25,7 +25,6 @@ from fedga.spec.settings import SETTINGS
 
 LARGEST_REPLY = 256  # megabytes
 
-
 _TRAINING = ("algorithm", "model", "rounds", "local_epochs", "batch_size", "lr", "server", "standardize", "seed")
 _BEFORE, _DURING = {"wait-for-sites": 600, "min-sites": 0}, {"round-timeout": 3600, "min-replies": 0}
 

@@ -12,14 +12,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from fedga.engine.device_data import DeviceData
-from fedga.engine.local import uses_features
 from fedga.engine.stack.lanes import Lane
-from fedga.engine.stack.stacked import StackedModel
 from fedga.flower import wire
 from fedga.flower.client.app import answer_final, answer_survey, answer_training
 from fedga.flower.client.participant import ClientData, Participant
 from fedga.flower.client.state_store import ClientStateStore
-from fedga.flower.replies import Declaration, unsent_names
+from fedga.flower.replies import declare
 from fedga.flower.server.remote import RemoteEngine
 from fedga.flower.server.roster import Roster
 
@@ -29,12 +27,8 @@ class _Clients:
 
     def __init__(self, lane: Lane, data: DeviceData, folder: Path) -> None:
         self.lane, self.data, self.folder = lane, data, folder
-        self.network, state = StackedModel(lane.model), lane.model.state_dict()
-        if uses_features(lane.algorithm):
-            self.network.keep_features()
         classes = lane.federation.dataset.num_classes
-        self.declaration = Declaration.of(self.network, state, lane.algorithm, classes)
-        self.unsent = {name: state[name] for name in unsent_names(self.network, lane.algorithm)}
+        self.network, self.declaration = declare(lane.model, lane.algorithm, classes, torch.device("cpu"))
 
     def get_node_ids(self) -> Iterable[int]:
         return range(self.lane.federation.num_clients)
@@ -46,8 +40,8 @@ class _Clients:
         spec, client = self.lane.spec, wire.whole(wire.config_of(message), "client")
         places = torch.from_numpy(self.lane.federation.client(client))
         client_data = ClientData(self.data, places, self.data.pixels[spec.standardize])
-        part = (spec, self.lane.algorithm, self.network, client_data, client, self.declaration, self.unsent)
-        participant, shelf = Participant(*part), ClientStateStore(self.folder, "run", client)
+        participant = Participant(spec, self.lane.algorithm, self.network, client_data, client, self.declaration)
+        shelf = ClientStateStore(self.folder, "run", client)
         if message.metadata.message_type == wire.SURVEY:
             return answer_survey(message, participant)
         if message.metadata.message_type == wire.FINISH:

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import SType
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedga.algorithms.base import Algorithm, Sent
+from fedga.engine.local import uses_features
 from fedga.engine.stack.lanes import Own
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError, quoted
@@ -49,6 +50,8 @@ class Declaration:
     survey: Mapping[str, Declared]
     received: Mapping[str, Declared]  # from the server
     final: Mapping[str, Declared]  # after the last round
+    unsent: Mapping[str, Tensor]  # parameters and buffers that never travel, as they were at first
+    frozen: str  # a digest of the parameters that stand still; empty where there are none
     others: bool = False  # whether clients are other people's ClientApps, which send metrics of their own beside ours
 
     @property
@@ -57,34 +60,36 @@ class Declaration:
         arrays = [*self.model.values(), *self.report.values(), *self.survey.values(), *self.final.values()]
         return sum(8 * math.prod(array.shape) + _LONGEST_HEADER for array in arrays)
 
-    @classmethod
-    def of(
-        cls,
-        model: StackedModel,
-        state: Mapping[str, Tensor],
-        algorithm: Algorithm,
-        num_classes: int,
-        *,
-        others: bool = False,
-    ) -> Declaration:
-        """Of a run; ``state`` is the network's ``state_dict``, all of which may travel."""
-        sizes = {"classes": num_classes, "parameters": model.params.total, "features": model.params.features or 0}
-        types = _types(torch.float32, model.dtype)
 
-        def beside(sent: Sequence[Sent]) -> dict[str, Declared]:
-            return {one.name: Declared(one.shape(sizes), types) for one in sent}
+def declare(
+    network: nn.Module, algorithm: Algorithm, num_classes: int, device: torch.device, *, others: bool = False
+) -> tuple[StackedModel, Declaration]:
+    """The network of a run as the engine stacks it, and what of it and of the algorithm's messages travels."""
+    model = StackedModel(network).to(device)
+    if uses_features(algorithm):
+        model.keep_features()
+    sizes = {"classes": num_classes, "parameters": model.params.total, "features": model.params.features or 0}
+    types, state = _types(torch.float32, model.dtype), network.state_dict()
+    all_tensors = dict(network.named_buffers()) | state
 
-        return cls(
-            _declared_model(model, state, unsent_names(model, algorithm)),
-            beside([sent for sent in algorithm.uploads if sent.name != "survey"]),
-            beside([sent for sent in algorithm.uploads if sent.name == "survey"]),
-            beside(algorithm.downloads),
-            beside(algorithm.final_uploads),
-            others,
-        )
+    def beside(sent: Sequence[Sent]) -> dict[str, Declared]:
+        return {one.name: Declared(one.shape(sizes), types) for one in sent}
+
+    unsent = {name: all_tensors[name] for name in _unsent_names(model, algorithm)}
+    declaration = Declaration(
+        model=_declared_model(model, state, unsent),
+        report=beside([sent for sent in algorithm.uploads if sent.name != "survey"]),
+        survey=beside([sent for sent in algorithm.uploads if sent.name == "survey"]),
+        received=beside(algorithm.downloads),
+        final=beside(algorithm.final_uploads),
+        unsent=unsent,
+        frozen=_digest({name: unsent[name] for name in model.stands_still}),
+        others=others,
+    )
+    return model, declaration
 
 
-def unsent_names(model: StackedModel, algorithm: Algorithm) -> frozenset[str]:
+def _unsent_names(model: StackedModel, algorithm: Algorithm) -> frozenset[str]:
     """Parameters that stand still or stay at a client, and buffers that stay with them."""
     own = Own.of(algorithm, model)
     if own is None:
@@ -94,15 +99,14 @@ def unsent_names(model: StackedModel, algorithm: Algorithm) -> frozenset[str]:
     return model.stands_still | set(stays)
 
 
-def frozen_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Of parameters that stand still; empty where there are none."""
+def _digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode() + tensors[name].detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:32] if tensors else ""
 
 
-def _declared_model(model: StackedModel, state: Mapping[str, Tensor], unsent: frozenset[str]) -> dict[str, Declared]:
+def _declared_model(model: StackedModel, state: Mapping[str, Tensor], unsent: Collection[str]) -> dict[str, Declared]:
     """Parameters and buffers, which must come, and constants such as counters, which may."""
     needed = {
         name: Declared(tuple(shape), _types(model.dtype, state[name].dtype if name in state else model.dtype))
@@ -177,11 +181,9 @@ def _header(name: str, beginning: bytes) -> tuple[tuple[int, ...], bool, np.dtyp
     return tuple(shape), bool(by_column), kind, stream.tell()
 
 
-def vectors(
-    model: StackedModel, named: Mapping[str, Tensor], unsent: Mapping[str, Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
+def vectors(model: StackedModel, named: Mapping[str, Tensor], unsent: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """A model by name as parameter and buffer vector; what is not sent is given by ``unsent``."""
-    named = {**(unsent or {}), **named}
+    named = {**unsent, **named}
     for name, shape in (model.params.shapes | model.buffers.shapes).items():
         if name not in named or named[name].shape != shape:
             found = f"shape {tuple(named[name].shape)}" if name in named else "no entry"
@@ -230,45 +232,34 @@ def read_training(
     model: StackedModel, declaration: Declaration, unsent: Mapping[str, Tensor], message: Message
 ) -> Reply:
     """``unsent`` are the parts of the model that do not travel, as the server has them."""
-    content = _checked_content(message, declaration, arrays=(wire.ARRAYS, wire.REPORT), metrics=True)
+    content = _checked_content(message, declaration, arrays=(wire.ARRAYS, wire.REPORT), metrics=(wire.EXAMPLES,))
     params, buffers = vectors(model, read_arrays(content, wire.ARRAYS, declaration.model), unsent)
     report = read_arrays(content, wire.REPORT, declaration.report)
     row = wire.metrics_of(message)
-    _check_names(row, (wire.EXAMPLES,), declaration)
     examples = read_weight(row) if declaration.others else _count(row, least=1)
     return Reply(params, buffers, examples, {name: each.to(model.dtype) for name, each in report.items()})
 
 
-def read_survey(declaration: Declaration, message: Message) -> Tensor:
+def read_report(declared: Mapping[str, Declared], declaration: Declaration, message: Message) -> dict[str, Tensor]:
+    """An answer to a survey, or after the last round."""
     content = _checked_content(message, declaration, arrays=(wire.REPORT,))
-    return read_arrays(content, wire.REPORT, declaration.survey)["survey"].to(torch.get_default_dtype())
-
-
-def read_final(declaration: Declaration, message: Message) -> dict[str, Tensor]:
-    content = _checked_content(message, declaration, arrays=(wire.REPORT,))
-    found = read_arrays(content, wire.REPORT, declaration.final)
+    found = read_arrays(content, wire.REPORT, declared)
     return {name: tensor.to(torch.get_default_dtype()) for name, tensor in found.items()}
 
 
-@dataclass(frozen=True)
-class Scores:
-    """What a model does on the samples that a client holds out; it may hold out none."""
-
-    examples: int
-    values: Mapping[str, float]
-
-
-def read_scores(declaration: Declaration, message: Message) -> Scores:
-    _checked_content(message, declaration, metrics=True)
+def read_scores(declaration: Declaration, message: Message) -> tuple[int, dict[str, float]]:
+    """How many samples a client holds out, perhaps none, and what the model does on them."""
+    _checked_content(message, declaration, metrics=(wire.EXAMPLES, *SCORES))
     row = wire.metrics_of(message)
     examples = _count(row, least=0)
-    _check_names(row, (wire.EXAMPLES, *SCORES), declaration)
-    values = {name: _number(row, name) for name in SCORES} if examples else {}
-    if examples and not 0 <= values["accuracy"] <= 1:
+    if not examples:
+        return 0, {}
+    values = {name: _number(row, name) for name in SCORES}
+    if not 0 <= values["accuracy"] <= 1:
         raise FedGAError(f"its accuracy is {values['accuracy']:g}, where a share from 0 to 1 belongs")
-    if examples and not 0 <= values["loss"] < math.inf:
+    if not 0 <= values["loss"] < math.inf:
         raise FedGAError(f"its loss is {values['loss']:g}, where a finite number from 0 on belongs")
-    return Scores(examples, values)
+    return examples, values
 
 
 def read_metrics(message: Message) -> tuple[float, MetricRecord]:
@@ -292,25 +283,19 @@ def mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _checked_content(
-    message: Message, declaration: Declaration, arrays: Collection[str] = (), *, metrics: bool = False
+    message: Message, declaration: Declaration, arrays: Collection[str] = (), metrics: Collection[str] = ()
 ) -> RecordDict:
-    """The records of a message, none of them beyond the declared ones; metrics of other people's apps are their own."""
+    """The content of a message, nothing in it beyond what is declared; metrics of other people's apps are their own."""
     if not message.has_content():
         raise FedGAError("it is a message without content")
     content = message.content
     extra = [name for name in content.array_records if name not in arrays]
     if not declaration.others:
         extra += [name for name in content.metric_records if not metrics or name != wire.METRICS]
-        extra += list(content.config_records)
+        extra += [*content.config_records, *(name for name in wire.metrics_of(message) if name not in metrics)]
     if extra:
         raise FedGAError(f"it sends {_some(extra)}, which nobody declared: use the same version of fedga everywhere")
     return content
-
-
-def _check_names(row: MetricRecord, known: Collection[str], declaration: Declaration) -> None:
-    extra = [] if declaration.others else [name for name in row if name not in known]
-    if extra:
-        raise FedGAError(f"it sends the numbers {_some(extra)}, which nobody declared")
 
 
 def _count(row: MetricRecord, least: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,11 +37,20 @@ class ClientData:
 
 
 @dataclass(frozen=True)
-class TrainResult:
-    """What local training gives: a model, what is reported with it, and what stays."""
+class Received:
+    """The global model as the server sends it, with what the algorithm's server sends beside it."""
 
     params: Tensor  # [parameters]
     buffers: Tensor  # [buffers]
+    beside: Tensors
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What local training gives: a model, what is reported with it, and what stays."""
+
+    params: Tensor
+    buffers: Tensor
     report: dict[str, Tensor]
     kept: dict[str, Tensor]
 
@@ -57,38 +65,28 @@ class Participant:
     client_data: ClientData
     number: int  # of this client in the federation: it keys the order of its batches
     declaration: Declaration
-    unsent: Mapping[str, Tensor]  # parameters and buffers that never travel, as they were at first
 
     @torch.no_grad()
-    def train(
-        self, round_number: int, params: Tensor, buffers: Tensor, received: Tensors, kept: Tensors
-    ) -> TrainResult:
+    def train(self, round_number: int, received: Received, kept: Tensors) -> TrainResult:
         """Local training from the received model; ``kept`` is what the algorithm left here after the last round."""
-        slots, own = self._slots(round_number, params, buffers, received, kept)
+        slots, own = self._slots(round_number, received, kept)
         with computing_in(self.spec.precision):
             result = train_locally(self.model, self.client_data.data, slots, self.spec.optimizer, self.spec.momentum)
         [report], [stays] = result.reports, result.client_states
-        kept = {name: value[0] for name, value in stays.items()}
+        kept = _only(stays)
         if own is not None:
             mine = (result.params[0, own.params], result.buffers[0, own.buffers])
             kept |= dict(zip(OWN, mine, strict=True))
-        return TrainResult(
-            result.params[0], result.buffers[0], {name: value[0] for name, value in report.items()}, kept
-        )
+        return TrainResult(result.params[0], result.buffers[0], _only(report), kept)
 
     @torch.no_grad()
-    def final_report(
-        self, round_number: int, params: Tensor, buffers: Tensor, received: Tensors, kept: Tensors
-    ) -> dict[str, Tensor]:
+    def final_report(self, round_number: int, received: Received, kept: Tensors) -> dict[str, Tensor]:
         """What this client says of the final model."""
-        slots, _ = self._slots(round_number, params, buffers, received, kept)
+        slots, _ = self._slots(round_number, received, kept)
         with computing_in(self.spec.precision):
-            found = final_reports(self.model, self.client_data.data, slots, slots.params, slots.buffers)
-        return {name: value[0] for name, value in found.items()}
+            return _only(final_reports(self.model, self.client_data.data, slots, slots.params, slots.buffers))
 
-    def _slots(
-        self, round_number: int, params: Tensor, buffers: Tensor, received: Tensors, kept: Tensors
-    ) -> tuple[Slots, Own | None]:
+    def _slots(self, round_number: int, received: Received, kept: Tensors) -> tuple[Slots, Own | None]:
         """A stack of one client."""
         data, places = self.client_data.data, self.client_data.places
         federation = Federation(data.dataset, places.cpu().numpy(), np.array([0, len(places)]))
@@ -96,30 +94,31 @@ class Participant:
         table = FederationTable([federation], data.device)
         planner = SlotPlanner([self.spec], [self.algorithm], table, data, scaling, dtype=self.model.dtype)
         only = torch.zeros(1, 1, dtype=torch.int64, device=data.device)
-        segment = SlotSegment(self.algorithm, slice(0, 1), _stacked(received), _stacked(kept), 0, only[0], only[0])
+        tensors = (_stacked(received.beside), _stacked(kept))
+        segment = SlotSegment(self.algorithm, slice(0, 1), *tensors, 0, only[0], only[0])
         who = Places(slice(0, 1), only, torch.full_like(only, self.number))
         own = Own.of(self.algorithm, self.model)
         own = None if own is None else own.to(data.device)
-        given = (params[None].clone(), buffers[None].clone(), [segment], [own])
+        given = (received.params[None].clone(), received.buffers[None].clone(), [segment], [own])
         return planner.slots(round_number, who, *given), own
 
-    def _logits(self, params: Tensor, buffers: Tensor, inputs: Tensor, received: Tensors) -> Tensor:
-        head = stacked_head(self.model, self.algorithm, _stacked(received))
-        return self.model.evaluate_each(params[None], buffers[None], inputs[None], head)[0]
+    def _logits(self, received: Received, inputs: Tensor) -> Tensor:
+        head = stacked_head(self.model, self.algorithm, _stacked(received.beside))
+        inputs = self.client_data.scaling.apply(inputs)
+        return self.model.evaluate_each(received.params[None], received.buffers[None], inputs[None], head)[0]
 
     @torch.no_grad()
-    def survey(self, params: Tensor, buffers: Tensor, received: Tensors) -> Tensor:
+    def survey(self, received: Received) -> Tensor:
         """Mean over this client's samples of what the algorithm asks about the received model, ``[]``."""
-        data, total = self.client_data.data, params.new_zeros((), dtype=torch.float64)
+        data, total = self.client_data.data, received.params.new_zeros((), dtype=torch.float64)
         for places in self.client_data.places.split(EVALUATED_AT_ONCE):
-            inputs, targets = self.client_data.scaling.apply(data.gather(places)), data.train_targets[places]
-            logits = self._logits(params, buffers, inputs, received)
+            logits, targets = self._logits(received, data.gather(places)), data.train_targets[places]
             batch = Batch(logits, targets, torch.ones_like(logits[:, 0]), logits.new_zeros(logits.shape[-1]))
             total += self.algorithm.survey(batch).double().sum()
-        return (total / len(self.client_data.places)).to(params.dtype)
+        return (total / len(self.client_data.places)).to(received.params.dtype)
 
     @torch.no_grad()
-    def evaluate(self, params: Tensor, buffers: Tensor, received: Tensors) -> LocalEvaluation:
+    def evaluate(self, received: Received) -> LocalEvaluation:
         """The model on the samples this client holds out, or, where it holds out none, on those it trains on."""
         data, dataset = self.client_data.data, self.client_data.data.dataset
         held_out = len(data.test_targets) > 0
@@ -128,7 +127,7 @@ class Participant:
         confusion = torch.zeros(dataset.num_classes, dataset.num_classes, dtype=torch.float64)
         loss = 0.0
         for some, labels in zip(inputs.split(EVALUATED_AT_ONCE), targets.split(EVALUATED_AT_ONCE), strict=True):
-            logits = self._logits(params, buffers, self.client_data.scaling.apply(some), received)
+            logits = self._logits(received, some)
             loss += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
             cells = labels * dataset.num_classes + logits.argmax(-1)
             confusion += torch.bincount(cells, minlength=confusion.numel()).view_as(confusion).cpu()
@@ -155,6 +154,11 @@ class LocalEvaluation:
     def recall(self) -> Tensor:
         """Per class; NaN where there is no sample of it."""
         return recall(self.confusion)
+
+
+def _only(tensors: Tensors) -> dict[str, Tensor]:
+    """Of the stack's one client."""
+    return {name: tensor[0] for name, tensor in tensors.items()}
 
 
 def _stacked(tensors: Tensors) -> dict[str, Tensor]:

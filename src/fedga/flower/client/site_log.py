@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class ClassRow:
 
 
 _HEADER = ["class" if field.name == "name" else field.name for field in fields(ClassRow)]
-
+_KINDS = ("frequent", "rare", "missing")
 
 Earlier = tuple[int, Mapping[str, float]]  # a round, and the recall then of classes with the same samples as now
 
@@ -64,10 +64,7 @@ class SiteLog:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
-
-    @property
-    def path(self) -> Path:
-        return self.folder / FILE
+        self.path = self.folder / FILE
 
     def record(
         self,
@@ -87,22 +84,16 @@ class SiteLog:
         ``before`` and ``after`` are recalls of the received and the trained model on ``looked_at`` samples, which with
         ``held_out=False`` are training samples.
         """
-        vectors = {"class_counts": class_counts, "before": before, "after": after, "looked_at": looked_at}
-        counts, received, trained, seen = (_array(name, each, len(class_names)) for name, each in vectors.items())
-        measured = (seen > 0) & np.isfinite(received) & np.isfinite(trained)
-        kinds = torch.stack(class_kinds(torch.tensor(counts))).int().argmax(0).tolist()
+        seen, recalls = np.asarray(looked_at, np.int64), np.stack([before, after]).astype(np.float64)
+        measured = (seen > 0) & np.isfinite(recalls).all(0)
+        recalls[:, ~measured] = math.nan
+        counts = torch.as_tensor(class_counts)
+        kinds = torch.stack(class_kinds(counts)).int().argmax(0)
+        held_outs = seen if held_out else np.zeros_like(seen)
+        columns = (kinds.tolist(), counts.tolist(), held_outs.tolist(), *recalls.tolist())
         rows = [
-            ClassRow(
-                run=plain(run),
-                round=round_number,
-                name=plain(name),
-                kind=("frequent", "rare", "missing")[kinds[place]],
-                training_samples=int(counts[place]),
-                held_out_samples=int(seen[place]) if held_out else 0,
-                before=float(received[place]) if measured[place] else math.nan,
-                after=float(trained[place]) if measured[place] else math.nan,
-            )
-            for place, name in enumerate(class_names)
+            ClassRow(plain(run), round_number, plain(name), _KINDS[kind], *values)
+            for name, kind, *values in zip(class_names, *columns, strict=True)
         ]
         earlier, trouble = None, []
         try:
@@ -144,14 +135,7 @@ def _row(path: Path, place: int, cells: Sequence[str]) -> ClassRow:
         raise FedGAError(f"line {place} of {path} is not a row of a site's log: remove the line") from error
 
 
-def _array(name: str, values: Vector, classes: int) -> np.ndarray:
-    array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
-    if array.shape != (classes,):
-        raise FedGAError(f"{name} has shape {list(array.shape)} for {classes} classes: give one value per class")
-    return array
-
-
-def _append(path: Path, rows: Iterable[ClassRow]) -> None:
+def _append(path: Path, rows: Sequence[ClassRow]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     with path.open("a+b", buffering=0) as file:
@@ -161,7 +145,7 @@ def _append(path: Path, rows: Iterable[ClassRow]) -> None:
             writer.writerow(_HEADER)
         for row in rows:
             *values, before, after = astuple(row)
-            writer.writerow([*values, *("" if math.isnan(recall) else f"{recall:.6g}" for recall in (before, after))])
+            writer.writerow([*values, *(f"{recall:.6g}".replace("nan", "") for recall in (before, after))])
         data = text.getvalue().encode()
         try:
             file.truncate(end)  # of a torn last line
@@ -178,13 +162,9 @@ def _earlier(rows: Sequence[ClassRow], now: Sequence[ClassRow]) -> Earlier | Non
     if not before:
         return None
     latest = max(row.round for row in before)
-    same = {(row.name, row.training_samples, row.held_out_samples) for row in now}
-    recall = {
-        row.name: row.after
-        for row in before
-        if row.round == latest and (row.name, row.training_samples, row.held_out_samples) in same
-    }
-    return latest, recall
+    samples = {row.name: (row.training_samples, row.held_out_samples) for row in now}
+    same = [row for row in before if samples.get(row.name) == (row.training_samples, row.held_out_samples)]
+    return latest, {row.name: row.after for row in same if row.round == latest}
 
 
 def class_lines(site: str, rows: Sequence[ClassRow], samples: int, earlier: Earlier | None = None) -> list[str]:
@@ -194,14 +174,14 @@ def class_lines(site: str, rows: Sequence[ClassRow], samples: int, earlier: Earl
         return [headline + "no samples to compare the received model with the one trained here"]
     held_out = any(row.held_out_samples for row in rows)
     known = earlier[1] if earlier else {}
-    then = [known.get(row.name, math.nan) for row in rows]
-    changes = [f"local training: {_points(rows, [row.after for row in rows], [row.before for row in rows])}"]
+    then, before = [known.get(row.name, math.nan) for row in rows], [row.before for row in rows]
+    lines = [headline + f"recall on {samples:,} {'held-out' if held_out else 'training'} samples"]
     if any(row.measured and math.isfinite(recall) for row, recall in zip(rows, then, strict=True)):
-        changes.insert(0, f"the federation: {_points(rows, [row.before for row in rows], then)}")
+        lines.append(f"the federation: {_points(rows, before, then)}")
     else:
         earlier = None
+    lines.append(f"local training: {_points(rows, [row.after for row in rows], before)}")
     shown = _shown(rows)
-    lines = [headline + f"recall on {samples:,} {'held-out' if held_out else 'training'} samples", *changes]
     if len(shown) < len(rows):
         lines.append(f"{len(rows) - len(shown):,} classes left out; shown: the rarest, and those that moved most")
     return [_cut(line) for line in lines] + _table(shown, earlier)
@@ -221,7 +201,7 @@ def _points(rows: Sequence[ClassRow], now: Sequence[float], then: Sequence[float
     """The mean change in whole percentage points, by kind of class, for the kinds that are measured."""
     counts = torch.tensor([row.training_samples for row in rows])
     lost = forgetting(torch.tensor(then), torch.tensor(now), counts)
-    changes = {kind: -100 * getattr(lost, kind).item() for kind in ("frequent", "rare", "missing")}
+    changes = {kind: -100 * getattr(lost, kind).item() for kind in _KINDS}
     parts = [f"{kind} {round(change):+d}" for kind, change in changes.items() if math.isfinite(change)]
     return f"{', '.join(parts)} points"
 

@@ -65,7 +65,6 @@ class ProcessGroup:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                text=True,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,

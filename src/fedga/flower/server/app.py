@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +133,8 @@ def _simulate(
 
 def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> None:
     names, classes = split_names(settings.sites, "sites ="), split_names(settings.classes, "classes =", least=2)
-    for name, number in (("min-sites", settings.min_sites), ("min-replies", settings.min_replies)):
-        if number > len(names):
-            raise FedGAError(f"{name} = {number} is more than the {len(names)} sites: give {len(names)} or fewer")
+    _check_number("min-sites", settings.min_sites, names)
+    _check_number("min-replies", settings.min_replies, names)
     observer, grid = _spoken(), Exchange(grid)
     roster = Roster(len(names), names, ConfigRecord({"classes": classes}), observer.noticed)
     timeouts = TimeoutPolicy(
@@ -151,28 +151,22 @@ def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> No
         roster.wait(grid, 1, math.inf)
     roster.began = True
     sites = Sites.meet(settings.name, classes, settings.server_data, roster)
-    active = given.pop("active", [0])
-    given["active"] = [number or len(names) for number in active]
     # A round takes a while whatever is looked at, so every one is.
     given = {"evaluate_every": [1], "diagnose_every": [1], **given}
+    given["active"] = [number or len(names) for number in given.get("active", [0])]
     sweep = build_sweep(given | {"dataset": [SITES + settings.name], "partition": ["natural"]})
-    for spec in sweep.runs:
-        if spec.active > len(names):
-            raise FedGAError(f"active = {spec.active} is more than the {len(names)} sites: give {len(names)} or fewer")
+    _check_number("active", max(spec.active for spec in sweep.runs), names)
 
     def trainer(lane: Lane, data: DeviceData) -> RemoteEngine:
-        return RemoteEngine(
-            lane,
-            data,
-            roster,
-            grid,
-            timeouts=timeouts,
-            config={"classes": classes},
-            tells_pixels=lane.spec.standardize,
-            class_counts=sites.class_counts,
-        )
+        told = {"classes": classes}
+        return RemoteEngine(lane, data, roster, grid, timeouts=timeouts, config=told, class_counts=sites.class_counts)
 
     _train(sweep.runs, sweep.axes, folder, settings.device, sites, observer, trainer, commit_every_s=0.0)
+
+
+def _check_number(setting: str, number: int, names: Sequence[str]) -> None:
+    if number > len(names):
+        raise FedGAError(f"{setting} = {number} is more than the {len(names)} sites: give {len(names)} or fewer")
 
 
 def _has_begun(folder: Path) -> bool:
@@ -223,8 +217,7 @@ def _train(
 def _spoken() -> Observer:
     """Progress as lines, which `flwr run --stream` shows."""
 
-    def say(text: str) -> None:
-        print(text, flush=True)
+    say = partial(print, flush=True)
 
     def started(specs: Sequence[RunSpec], done: int) -> None:
         for spec in specs:
@@ -233,8 +226,8 @@ def _spoken() -> Observer:
 
     def advanced(specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
         for spec, result in zip(specs, rounds, strict=True):
-            told = {name: value for name, value in (result.metrics or {}).items() if name in ("accuracy", "loss")}
-            scores = ", ".join(f"{name} {value:.3f}" for name, value in told.items())
+            metrics = (result.metrics or {}).items()
+            scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics if name in ("accuracy", "loss"))
             state = "diverged" if result.diverged else scores or "done"
             say(f"{spec.algorithm}, round {result.round} of {spec.rounds}: {state}")
 

@@ -18,7 +18,6 @@ from fedga.algorithms.base import overrides
 from fedga.data.assemble import listed
 from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluator import ClientEvaluator
-from fedga.engine.local import uses_features
 from fedga.engine.precision import computing_in
 from fedga.engine.round import Asking, Survey, Train, play_round
 from fedga.engine.server import LaneRound, Returned, ServerSide, lane_sums
@@ -75,16 +74,15 @@ class RemoteEngine:
     state: LaneState | None = None  # after that round
     timeouts: TimeoutPolicy = TimeoutPolicy()
     config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)  # told to every client
-    tells_pixels: bool = False  # whether the map from samples to inputs is sent along
     class_counts: ClassCounts = lambda clients: None
     others: bool = False  # whether clients are other people's ClientApps
 
     def __post_init__(self) -> None:
         device, shape = self.data.device, self.data.dataset.input_shape
         self.lanes: list[Lane] = [self.lane]
-        self.model = StackedModel(self.lane.model).to(device)
-        if uses_features(self.lane.algorithm):
-            self.model.keep_features()
+        self.model, self._declaration = reading.declare(
+            self.lane.model, self.lane.algorithm, self.data.dataset.num_classes, device, others=self.others
+        )
         self.workers = Workers(self.model, device)
         self.budget = MemoryBudget.for_model(self.model, device, shape, self.lane.spec.batch_size)
         self.stack = _Stack(self.lane, self.model, self.data, self.state)
@@ -92,18 +90,14 @@ class RemoteEngine:
         self.server = ServerSide(self.lanes, self.model, self.data, self.stack, self.evaluator, self._all_class_counts)
         state = self.lane.model.state_dict()
         self._constants = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()}
-        self._unsent = reading.unsent_names(self.model, self.lane.algorithm)
         code = code_digest(own_code([self.lane.spec])) if isinstance(self.lane.spec, RunSpec) else ""
-        digests = {"code": code, "frozen": reading.frozen_digest({key: state[key] for key in self.model.stands_still})}
+        digests = {"code": code, "frozen": self._declaration.frozen}
         self._common = {name: digest for name, digest in digests.items() if digest}
         self._conversation: Asking | None = None  # of the round under way
         self._asked: Train | None = None  # what its clients are doing
         self._asked_at = 0.0  # of this machine's clock, in seconds
         self.counted: set[int] = set()  # nodes whose replies made the last round
         self.audience = Audience(self.roster, self.timeouts.strict)
-        self._declaration = Declaration.of(
-            self.model, state, self.lane.algorithm, self.data.dataset.num_classes, others=self.others
-        )
 
     def _all_class_counts(self) -> Tensor | None:
         counts = self.class_counts(range(self.roster.num_clients))
@@ -255,9 +249,7 @@ class RemoteEngine:
             roster.began = True
         roster.refresh(grid)
         if len(roster.nodes) < self._least:
-            self.roster.noticed(
-                f"{len(roster.nodes)} of the {self._least} that a round needs are there: waiting for more"
-            )
+            roster.noticed(f"{len(roster.nodes)} of the {self._least} that a round needs are there: waiting for more")
             roster.wait(grid, self._least, math.inf)
 
     def _ask_all(
@@ -272,7 +264,9 @@ class RemoteEngine:
 
     def _survey(self, number: int) -> Tensor:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
-        values = self._ask_all(wire.SURVEY, number, {}, reading.read_survey)
+        read = partial(reading.read_report, self._declaration.survey)
+        found = self._ask_all(wire.SURVEY, number, {}, read)
+        values = {client: report["survey"] for client, report in found.items()}
         for client in [client for client, value in values.items() if not value.isfinite()]:
             if not self.timeouts.strict:
                 del values[client]
@@ -286,8 +280,8 @@ class RemoteEngine:
 
     def _final(self, number: int) -> dict[str, Tensor]:
         """What every client that answers says of the final model, ``[1, clients, ...]``."""
-        beside = _beside(self.server.broadcast(number))
-        while not (found := self._ask_all(wire.FINISH, number, beside, reading.read_final)):
+        beside, read = _beside(self.server.broadcast(number)), partial(reading.read_report, self._declaration.final)
+        while not (found := self._ask_all(wire.FINISH, number, beside, read)):
             self.roster.noticed(f"nobody answered what follows round {number}: it is asked again")
             time.sleep(TRY_AGAIN_AFTER_S)
             self._gather()
@@ -299,10 +293,11 @@ class RemoteEngine:
         """Accuracy and loss over the samples that all sites hold out; None where none of them holds out any."""
         needed = _beside(self.server.broadcast(self.round)) if overrides(self.lane.algorithm, "head") else {}
         read = self._ask_all(wire.EVALUATE, self.round, needed, reading.read_scores)
-        rows = [row for row in read.values() if row.examples]
-        weights = [row.examples for row in rows]
-        means = {name: reading.mean([row.values[name] for row in rows], weights) for name in reading.SCORES if rows}
-        return means or None
+        rows = [row for row in read.values() if row[0]]
+        if not rows:
+            return None
+        weights, scores = zip(*rows, strict=True)
+        return {name: reading.mean([score[name] for score in scores], weights) for name in reading.SCORES}
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -322,13 +317,14 @@ class RemoteEngine:
     def _record(self, params: Tensor, buffers: Tensor) -> ArrayRecord:
         """A model as it travels: without what stands still, and what clients keep for themselves."""
         named = self.model.params.views(params) | self.model.buffers.views(buffers) | self._constants
-        order = [name for name in self.lane.model.state_dict() if name in named and name not in self._unsent]
+        unsent = self._declaration.unsent
+        order = [name for name in self.lane.model.state_dict() if name in named and name not in unsent]
         return wire.to_record({name: named[name] for name in order})
 
     def _kept_here(self) -> dict[str, Tensor]:
         """The parts of the model that do not travel, as they are here."""
         named = self.model.params.views(self.stack.params[0]) | self.model.buffers.views(self.stack.buffers[0])
-        return {name: tensor.cpu() for name, tensor in named.items() if name in self._unsent}
+        return {name: tensor.cpu() for name, tensor in named.items() if name in self._declaration.unsent}
 
     def _messages(
         self,
@@ -340,7 +336,7 @@ class RemoteEngine:
     ) -> list[Message]:
         """One for each client; ``starts`` are models other than the global one."""
         records: dict[str, ArrayRecord | ConfigRecord] = {wire.ARRAYS: self.arrays, **(beside or {})}
-        if self.tells_pixels:
+        if self.roster.names and self.lane.spec.standardize:  # real sites do not know the map from samples to inputs
             scaling = self.server.scaling
             records[wire.PIXELS] = wire.to_record({"scale": scaling.scale[0], "shift": scaling.shift[0]})
         common = {**self.config, **self._common, "server-round": number, "spec": self.lane.spec.to_json()}

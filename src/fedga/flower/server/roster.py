@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -17,7 +18,7 @@ from flwr.serverapp import Grid
 
 from fedga.errors import FedGAError, quoted
 from fedga.flower import wire
-from fedga.flower.replies import MOST_SAMPLES
+from fedga.flower.replies import MOST_SAMPLES, attempt
 
 LOOK_EVERY_S = 0.2
 ASK_AGAIN_AFTER_S = 60.0
@@ -163,12 +164,9 @@ class Roster:
             if answer.has_error():
                 sentence = self._enter_unnamed(node, called, wire.reason(answer))
             else:
-                sentence = self._enter_named(node, called, registered, answer)
+                sentence = attempt(answer, partial(self._enter_named, node, called, registered))
         except FedGAError as error:
             sentence = f"{called} could not say who it is: {error}"
-        except Exception as error:  # not foreseen: an introduction that gets through the checks
-            reason = f"{type(error).__name__}: {quoted(error, 200)}"
-            sentence = f"{called} could not say who it is: its answer cannot be read ({reason})"
         if sentence and self._said.get(node) != sentence:
             self._said[node] = sentence
             self.noticed(sentence)
@@ -231,11 +229,8 @@ def read_introduction(
     shape = read("input-shape", "a list of whole numbers, one per axis,", _is_shape)
     pictures = read("pictures", "true or false", lambda value: isinstance(value, bool))
     columns = read("columns", "a digest", lambda value: isinstance(value, str) and len(value) <= LONGEST_DIGEST)
-    counts = read(
-        "class-counts",
-        f"a list of {num_classes} numbers of samples",
-        lambda value: _are_whole(value, 0, MOST_SAMPLES) and len(value) == num_classes,
-    )
+    of_classes = f"a list of {num_classes} numbers of samples"
+    counts = read("class-counts", of_classes, lambda value: _are_whole(value, 0, MOST_SAMPLES, num_classes))
     form = Form(shape, pictures is not False, columns or "") if shape else None
     return site, partition, form, counts
 
@@ -244,8 +239,9 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _are_whole(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, list) and all(_is_whole(one) and least <= one <= most for one in value)
+def _are_whole(value: Any, least: int, most: int, length: int | None = None) -> bool:
+    is_list = isinstance(value, list) and length in (None, len(value))
+    return is_list and all(_is_whole(one) and least <= one <= most for one in value)
 
 
 def _is_shape(value: Any) -> bool:
