@@ -188,7 +188,7 @@ def test_tensors_may_lie_in_memory_in_any_order(outputs: int, taps: int, padding
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 2, 0, 3), (0, 0, 4, 0)])
 def test_spread_puts_zeros_around_and_between(padding: tuple[int, int, int, int], step: int) -> None:
-    from fedga.engine.gpu.kernels.convolution import spread
+    from fedga.engine.gpu.kernels.padding import spread
 
     x, (top, bottom, left, right) = random(2, 3, 4, 6, 5), padding
     between = x.new_zeros(2, 3, 4, 5 * step + 1, 4 * step + 1)
