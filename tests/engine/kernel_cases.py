@@ -23,10 +23,10 @@ from fedga.engine.device_data import DeviceData
 from fedga.engine.gpu import layers as accelerated
 from fedga.engine.gpu.layers import StackedConv2d, StackedMaxPool2d, _Convolution, _Pooling, normalize
 from fedga.engine.optimizers import LocalOptimizer
-from fedga.engine.precision import computing_in
 from fedga.engine.stack import layers
 from fedga.engine.stack.layers import prepare_for_padding
 from fedga.engine.stack.stacked import Outputs, StackedModel
+from fedga.engine.stack.workers import computing_in
 from tests.engine.runs import make_dataset, make_federation, make_lane, train
 
 # One rounding of float32 is at most 6e-8 of the value; a sum of some hundred terms comes to a few of them.

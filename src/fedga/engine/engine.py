@@ -32,7 +32,6 @@ from fedga.engine.local import (
     train_locally,
     uses_features,
 )
-from fedga.engine.precision import computing_in
 from fedga.engine.profile import AGGREGATION, DATA, DIAGNOSIS, LOCAL_TRAINING, NO_PROFILE, Profile
 from fedga.engine.round import Finish, Question, Survey, Train, play_round
 from fedga.engine.server import Chosen, LaneRound, Returned, ServerSide, lane_scaling, lane_sums
@@ -40,7 +39,7 @@ from fedga.engine.slots import Places, SlotPlanner
 from fedga.engine.stack.budget import MemoryBudget, is_out_of_memory
 from fedga.engine.stack.lanes import OWN, Lane, LaneStack, LaneState, Segment, stacking_key
 from fedga.engine.stack.stacked import StackedModel
-from fedga.engine.stack.workers import Workers
+from fedga.engine.stack.workers import Workers, computing_in
 
 
 class Chunk(NamedTuple):

@@ -21,6 +21,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 from fedga.algorithms.base import Batch, Client, RoundResult, Server, Setup, Tensors, Trained, overrides
 from fedga.algorithms.parameters import Parameters, centralize
 from fedga.common import streams
+from fedga.engine.reference_dropout import set_dropout_key, with_keyed_dropout
 from fedga.selection import Choice
 from fedga.servers import SERVERS
 
@@ -39,7 +40,7 @@ class Reference:
         self.lane, self.spec, self.federation, self.dataset = lane, lane.spec, lane.federation, data.dataset
         self.algorithm, self.selection = lane.algorithm, lane.selection
         self.class_counts = torch.from_numpy(self.federation.class_counts).float()
-        self.model = _with_keyed_dropout(copy.deepcopy(lane.model))
+        self.model = with_keyed_dropout(copy.deepcopy(lane.model))
         self.averaged = copy.deepcopy(self.model)
         self.parameters = Parameters(self.model)
         self.round = 0
@@ -52,9 +53,8 @@ class Reference:
         stays = [name for name in self.parameters.shapes if name not in travels]
         layers = {_layer(name) for name in stays} - {_layer(name) for name in travels}
         self.staying = stays, [name for name in _buffers(self.model) if _layer(name) in layers]
-        self.kept = [
-            self.algorithm.client_state(params) | self._own_part(self.model) for _ in range(self.federation.num_clients)
-        ]
+        clients, own = range(self.federation.num_clients), self._own_part(self.model)
+        self.kept = {k: self.algorithm.client_state(params) | own for k in clients}
 
     # --- samples -------------------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class Reference:
             calls += 1
             kept = _vector(local)
             vector_to_parameters(params.clone(), _trained(there))
-            _set_dropout_key(there, key)
+            set_dropout_key(there, key)
             logits, features = self._outputs(there, inputs, client.received)
             given = (logits, targets, torch.ones(len(targets)), client.class_counts, teacher[0], client.received)
             both = (features, teacher[1]) if algorithm.needs_features else (None, None)
@@ -369,44 +369,6 @@ def _moved(picture: np.ndarray, mirrored: bool, down: int, right: int) -> np.nda
     top, left = max(-down, 0), max(-right, 0)
     moved = padded[:, top : top + height, left : left + width]
     return moved[:, :, ::-1] if mirrored else moved
-
-
-class _Dropout(nn.Module):
-    """Dropout that draws from the counter stream of a batch: by layer, call and position."""
-
-    def __init__(self, probability: float, whole_channels: bool, layer: int) -> None:
-        super().__init__()
-        self.probability, self.whole_channels, self.layer = probability, whole_channels, layer
-        self.key = self.calls = 0
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        if not self.training or self.probability == 0:
-            return inputs
-        if self.probability == 1:
-            return inputs * 0
-        layer = self.layer + (self.calls << 32)
-        self.calls += 1
-        shape = inputs.shape[:2] + (1,) * (inputs.dim() - 2) if self.whole_channels else inputs.shape
-        key = streams.fold(torch.tensor(self.key), torch.tensor(layer))
-        draws = streams.uniform(streams.fold(key, torch.arange(shape.numel()).view(shape)))
-        return torch.where(draws < self.probability, 0.0, inputs / (1 - self.probability))
-
-
-def _with_keyed_dropout(model: nn.Module) -> nn.Module:
-    made: dict[int, nn.Module] = {}
-    for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):
-            if isinstance(child, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
-                if id(child) not in made:
-                    made[id(child)] = _Dropout(child.p, not isinstance(child, nn.Dropout), len(made))
-                setattr(parent, name, made[id(child)])
-    return model
-
-
-def _set_dropout_key(model: nn.Module, key: int) -> None:
-    for module in model.modules():
-        if isinstance(module, _Dropout):
-            module.key, module.calls = key, 0
 
 
 def _layer(name: str) -> str:

@@ -41,6 +41,23 @@ def _keep_freed_memory() -> None:
         library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+@contextmanager
+def computing_in(precision: str) -> Iterator[None]:
+    """TF32 (10 bits of mantissa in products, on CUDA only) on or off, and only cuDNN's repeatable algorithms.
+
+    PyTorch itself leaves TF32 on for convolutions.
+    """
+    tf32 = precision == "tf32"
+    products = torch.backends.cuda.matmul
+    before = products.allow_tf32
+    products.allow_tf32 = tf32
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32):
+            yield
+    finally:
+        products.allow_tf32 = before
+
+
 class Workers:
     """Runs ``work(model, item)``, where ``model`` is a copy that no other piece of work uses at that moment."""
 

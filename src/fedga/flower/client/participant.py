@@ -13,10 +13,10 @@ from fedga.algorithms.base import Algorithm, Batch, Tensors
 from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
 from fedga.engine.local import Slots, SlotSegment, final_reports, stacked_head, train_locally
-from fedga.engine.precision import computing_in
 from fedga.engine.slots import Places, SlotPlanner
 from fedga.engine.stack.lanes import OWN, Own
 from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.stack.workers import computing_in
 from fedga.flower.replies import Declaration
 from fedga.measures.scores import recall
 from fedga.spec.settings import TrainingSettings
