@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +21,7 @@ from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData, auxiliary_samples
 from fedga.engine.evaluation.metrics import Metric
 from fedga.engine.optimizers import averaging_weight
-from fedga.engine.stack.stacked import StackedModel, constants
+from fedga.engine.stack.stacked import StackedModel
 from fedga.selection import Selection, make_selection
 from fedga.selection.availability import Availability, read_availability
 from fedga.servers import ServerOptimizer, make_server
@@ -89,11 +90,20 @@ def stacking_key(lane: Lane) -> tuple[Any, ...]:
     dataset = lane.federation.dataset
     samples = (dataset.name, dataset.fingerprint) if dataset.fingerprint else id(dataset)
     return (
-        (samples, network, trained, constants(lane.model)),
+        (samples, network, trained, _constants(lane.model)),
         (lane.federation.num_clients, spec.active, spec.batch_size, spec.local_epochs, spec.augment),
         (spec.optimizer, spec.momentum, spec.evaluate_every, spec.diagnose_every, spec.precision),
         id(lane) if overrides(lane.algorithm, "groups") else None,  # clients one after another: a run by itself
     )
+
+
+def _constants(module: nn.Module) -> bytes:
+    """Digest of the buffers that are not floats and not counters; copies in one stack share them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, buffer in module.named_buffers():
+        if not buffer.is_floating_point() and not name.endswith("num_batches_tracked"):
+            digest.update(name.encode() + buffer.detach().cpu().numpy().tobytes())
+    return digest.digest()
 
 
 def in_engine_order(lanes: Sequence[Lane]) -> list[Lane]:

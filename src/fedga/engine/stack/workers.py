@@ -7,6 +7,7 @@ the order of sums; this way the numbers are the same on any number of them. On a
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import platform
 from collections import deque
@@ -69,8 +70,8 @@ class Workers:
         if self._on_cpu:
             _keep_freed_memory()
         if self.count > 1:
-            for _ in range(self.count):
-                self._copies.put(model.copy())
+            for _ in range(self.count):  # a forward pass borrows a module for its parameters
+                self._copies.put(copy.deepcopy(model))
             self._pool = ThreadPoolExecutor(self.count, "fedga", initializer=torch.set_num_threads, initargs=(1,))
 
     @contextmanager
