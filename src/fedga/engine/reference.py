@@ -205,8 +205,8 @@ class Reference:
             optimizer = torch.optim.SGD(_trained(local), lr, spec.momentum, weight_decay=spec.weight_decay)
         batches = self._batches(k)
         for step, batch in enumerate(batches):
-            key = streams.key(spec.seed, "dropout", self.round, k, step)
-            follow = self._gradient(local, received_model, batch, client, key)
+            drawn = streams.key(spec.seed, "dropout", self.round, k, step)
+            follow = self._gradient(local, received_model, batch, client, drawn)
             for parameter, part in zip(_trained(local), self.parameters.views(follow).values(), strict=True):
                 parameter.grad = part.clone()
             if spec.clip:
@@ -276,7 +276,7 @@ class Reference:
         return logits, seen[0]
 
     @torch.no_grad()
-    def _class_sums(self, model: nn.Module, k: int) -> dict[str, Tensor]:
+    def _class_sums(self, model: nn.Module, k: int) -> dict[str, Any]:
         if not self.algorithm.needs_class_features:
             return {}
         inputs, labels = self._samples(self.federation.client(k).tolist())

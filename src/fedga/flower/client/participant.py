@@ -98,8 +98,7 @@ class Participant:
         only = torch.zeros(1, 1, dtype=torch.int64, device=data.device)
         segment = SlotSegment(self.algorithm, slice(0, 1), _stacked(received), _stacked(kept), 0, only[0], only[0])
         who = Places(slice(0, 1), only, torch.full_like(only, self.number))
-        own = Own.of(self.algorithm, self.model)
-        own = None if own is None else own.to(data.device)
+        own = Own.of(self.algorithm, self.model, data.device)
         given = (params[None].clone(), buffers[None].clone(), [segment], [own])
         return planner.slots(round_number, who, *given), own
 
