@@ -312,10 +312,8 @@ class ServerSide:
             if reports is None:
                 continue
             for lane in [lane for lane in which if lane in segment.numbers]:
-                server, seen = (
-                    self._server_of(segment, lane, round_number),
-                    rows_of(reports, lane - segment.lanes.start),
-                )
+                server = self._server_of(segment, lane, round_number)
+                seen = rows_of(reports, lane - segment.lanes.start)
                 self.stack.params[lane] = segment.algorithm.finish(server, seen)
 
     # --- scores ------------------------------------------------------------------------------------------------------
@@ -326,9 +324,8 @@ class ServerSide:
         if not overrides(segments[0].algorithm, "head"):
             return None
         rows = torch.tensor([lane - segments[0].lanes.start for lane in lanes], device=self.device)
-        return stacked_head(
-            self.model, segments[0].algorithm, rows_of(self._broadcast(segments[0], round_number), rows)
-        )
+        sent = rows_of(self._broadcast(segments[0], round_number), rows)
+        return stacked_head(self.model, segments[0].algorithm, sent)
 
     def sent_with_head(self, lane: int, round_number: int) -> dict[str, Tensor]:
         """What the head of a lane's algorithm needs beside the model; nothing where the network's own is used."""

@@ -51,19 +51,16 @@ class ClientEvaluator:
         """The lanes whose local models are looked at in this round: now and then, and in a lane's last round."""
         if not len(self.data.test_targets):
             return set()
-        specs = [lane.spec for lane in self.lanes]
-        every = [
-            spec.diagnose_every and (round_number % spec.diagnose_every == 0 or round_number == spec.rounds)
-            for spec in specs
-        ]
-        return {lane for lane, is_due in enumerate(every) if is_due}
+        every = [(each.spec.diagnose_every, each.spec.rounds) for each in self.lanes]
+        return {lane for lane, (n, last) in enumerate(every) if n and (round_number % n == 0 or round_number == last)}
 
     def metric_rows(self, stack: LaneStack, round_number: int) -> list[dict[str, float] | None]:
         """Scores of the global models beside those of the averaged ones, where due; examined and last rounds are."""
         regular = round_number % self.lanes[0].spec.evaluate_every == 0
-        examined = self.examined(round_number)
-        last_round = {lane for lane, each in enumerate(self.lanes) if round_number == each.spec.rounds}
-        due = [lane for lane in range(len(self.lanes)) if regular or lane in examined | last_round]
+        asked = self.examined(round_number) | {
+            lane for lane, each in enumerate(self.lanes) if round_number == each.spec.rounds
+        }
+        due = [lane for lane in range(len(self.lanes)) if regular or lane in asked]
         rows: list[dict[str, float] | None] = [None] * len(self.lanes)
         if not due or not len(self.data.test_targets):
             return rows
