@@ -202,7 +202,8 @@ class Ours(Way):
     """`fedga.engine.gpu.kernels.convolution`, called as the stacked layer calls it."""
 
     def forward(self) -> Tensor:
-        from fedga.engine.gpu.kernels.convolution import correlate, spread
+        from fedga.engine.gpu.kernels.convolution import correlate
+        from fedga.engine.gpu.kernels.padding import spread
 
         padded = spread(self.x, (self.layer.padding,) * 4, 1)
         return correlate(padded, self.weight, None, self.layer.stride, self.tf32)

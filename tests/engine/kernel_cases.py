@@ -23,10 +23,10 @@ from fedga.engine.device_data import DeviceData
 from fedga.engine.gpu import layers as accelerated
 from fedga.engine.gpu.layers import StackedConv2d, StackedMaxPool2d, _Convolution, _Pooling, normalize
 from fedga.engine.optimizers import LocalOptimizer
-from fedga.engine.precision import computing_in
 from fedga.engine.stack import layers
 from fedga.engine.stack.layers import prepare_for_padding
 from fedga.engine.stack.stacked import Outputs, StackedModel
+from fedga.engine.stack.workers import computing_in
 from tests.engine.runs import make_dataset, make_federation, make_lane, train
 
 # One rounding of float32 is at most 6e-8 of the value; a sum of some hundred terms comes to a few of them.
@@ -188,7 +188,7 @@ def test_tensors_may_lie_in_memory_in_any_order(outputs: int, taps: int, padding
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 2, 0, 3), (0, 0, 4, 0)])
 def test_spread_puts_zeros_around_and_between(padding: tuple[int, int, int, int], step: int) -> None:
-    from fedga.engine.gpu.kernels.convolution import spread
+    from fedga.engine.gpu.kernels.padding import spread
 
     x, (top, bottom, left, right) = random(2, 3, 4, 6, 5), padding
     between = x.new_zeros(2, 3, 4, 5 * step + 1, 4 * step + 1)

@@ -207,7 +207,7 @@ def test_moved_pictures_are_those_of_the_plain_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     pictures = torch.randint(1, 256, (5, 3, 8, 9), dtype=torch.uint8, generator=generator)
     augmentation = Augmentation(mirror=True, shift=2)
-    moves = draw_moves(torch.tensor([7, 8]), 3, 4, augmentation)
+    moves = draw_moves(torch.tensor([7, 8]), (3, 4), augmentation)
     places = torch.randint(0, 5, moves.shape, generator=generator)
     found = PaddedPictures(pictures, 2).gather(places, moves)
     for at in np.ndindex(*moves.shape):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
+from math import prod
 from typing import Any, ClassVar
 
 import torch
@@ -154,10 +155,7 @@ class Sent:
         return tuple(sizes[word] for word in self.size.split("×") if word != "1")
 
     def bytes(self, num_classes: int, num_parameters: int, num_features: int = 0) -> int:
-        found = 4
-        for length in self.shape({"classes": num_classes, "parameters": num_parameters, "features": num_features}):
-            found *= length
-        return found
+        return 4 * prod(self.shape({"classes": num_classes, "parameters": num_parameters, "features": num_features}))
 
 
 SIZES = ("1", "classes", "parameters", "features")

@@ -10,6 +10,7 @@ from fedga.common.ranges import Number, wrong_value
 from fedga.errors import FedGAError, unknown_name
 
 _ANY_FLOAT32 = Number(largest=3e38)  # of an option that declares no range
+_SWITCHES = {"true": True, "false": False}
 
 
 def with_options(flag: str, name: str, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,7 +26,9 @@ def _option(flag: str, name: str, declared: Mapping[str, Field[Any]], option: st
         raise unknown_name(f"option of {name}", option, declared)
     where, wanted = f"{flag} {name}: {option}", type(declared[option].default)
     if wanted is bool:
-        return _switch(where, value)
+        if str(value).lower() not in _SWITCHES:
+            raise wrong_value(where, "true or false", value)
+        return _SWITCHES[str(value).lower()]
     if wanted is str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise wrong_value(where, "a text", value)
@@ -36,10 +39,3 @@ def _option(flag: str, name: str, declared: Mapping[str, Field[Any]], option: st
     if wanted is int and isinstance(value, float) and value.is_integer():
         value = int(value)  # on the command line every number is a float
     return kind.check(where, value)
-
-
-def _switch(where: str, value: Any) -> bool:
-    switches = {"true": True, "false": False}
-    if str(value).lower() not in switches:
-        raise wrong_value(where, "true or false", value)
-    return switches[str(value).lower()]

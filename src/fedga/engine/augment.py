@@ -6,6 +6,8 @@ the gather from stored pictures needs to turn into indices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,11 +18,11 @@ from fedga.spec.augmentation import Augmentation
 _HALF = (1 << 31) - 1
 
 
-def draw_moves(keys: Tensor, steps: int, batch: int, augmentation: Augmentation) -> Tensor:
-    """How every picture of every step is changed, ``[clients, steps, batch]``, from a key per client."""
-    at = torch.arange(steps, device=keys.device)
-    words = streams.fold(keys[:, None], at)
-    words = streams.fold(words[..., None], torch.arange(batch, device=keys.device))
+def draw_moves(keys: Tensor, shape: Sequence[int], augmentation: Augmentation) -> Tensor:
+    """How every picture of every step is changed, ``[clients, *shape]`` of steps and batch, from a key per client."""
+    words = keys
+    for length in shape:
+        words = streams.fold(words[..., None], torch.arange(length, device=keys.device))
     return move_of(words, augmentation)
 
 

@@ -99,11 +99,7 @@ class DeviceData:
         return rows.view(*places.shape, *self.train_inputs.shape[1:])
 
     def batches(
-        self,
-        places: Tensor,
-        scaling: InputScaling,
-        moves: Tensor | None = None,
-        augmentation: Augmentation = UNCHANGED,
+        self, places: Tensor, scaling: InputScaling, moves: Tensor | None = None, augmentation: Augmentation = UNCHANGED
     ) -> Tensor:
         """Training inputs at ``places [copies, samples]`` as a network takes them; ``scaling`` has a row per copy.
 

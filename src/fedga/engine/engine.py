@@ -23,24 +23,15 @@ from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.engine.evaluation.evaluator import ClientEvaluator
 from fedga.engine.gpu.graphs import GraphCache
 from fedga.engine.gpu.layers import why_not_fast
-from fedga.engine.local import (
-    Slots,
-    SlotSegment,
-    final_reports,
-    per_sample,
-    stacked_head,
-    train_locally,
-    uses_features,
-)
-from fedga.engine.precision import computing_in
+from fedga.engine.local import Slots, SlotSegment, final_reports, per_sample, stacked_head, train_locally, uses_features
 from fedga.engine.profile import AGGREGATION, DATA, DIAGNOSIS, LOCAL_TRAINING, NO_PROFILE, Profile
 from fedga.engine.round import Finish, Question, Survey, Train, play_round
 from fedga.engine.server import Chosen, LaneRound, Returned, ServerSide, lane_scaling, lane_sums
 from fedga.engine.slots import Places, SlotPlanner
 from fedga.engine.stack.budget import MemoryBudget, is_out_of_memory
-from fedga.engine.stack.lanes import OWN, Lane, LaneStack, LaneState, Segment, stacking_key
+from fedga.engine.stack.lanes import OWN, Lane, LaneStack, LaneState, Segment, rows_of, stacking_key
 from fedga.engine.stack.stacked import StackedModel
-from fedga.engine.stack.workers import Workers
+from fedga.engine.stack.workers import Workers, computing_in
 
 
 class Chunk(NamedTuple):
@@ -175,8 +166,7 @@ class Engine:
             which, some, whose = part
             scaling = InputScaling(self.scaling.scale[which], self.scaling.shift[which])
             params, buffers = self.stack.params[which], self.stack.buffers[which]
-            sent = {name: value[which - segment.lanes.start] for name, value in received.items()}
-            head = stacked_head(model, algorithm, sent)
+            head = stacked_head(model, algorithm, rows_of(received, which - segment.lanes.start))
             logits = model.evaluate_each(params, buffers, self.data.batches(some, scaling), head)
             targets, mask = self.data.train_targets[some], (whose >= 0).to(params.dtype)
             return per_sample(algorithm.survey, Batch(logits, targets, mask, no_counts.expand(len(which), -1)))
@@ -212,7 +202,7 @@ class Engine:
                 slots = self._slots(slice(lane, lane + 1), Chosen(clients), sent)
                 found.append(final_reports(self.model, self.data, slots, slots.params, slots.buffers))
         joined = {name: torch.cat([part[name] for part in found]) for name in found[0]}
-        return {name: value.view(segment.size, -1, *value.shape[1:]) for name, value in joined.items()}
+        return {name: value.view(len(segment.numbers), -1, *value.shape[1:]) for name, value in joined.items()}
 
     # --- local training ----------------------------------------------------------------------------------------------
 
@@ -244,6 +234,10 @@ class Engine:
                 if part.local_models is not None and asked.keep_models:
                     models.append(part.local_models)
         width = clients.shape[1]
+
+        def stacked(which: int) -> Tensor | None:
+            return torch.cat([each[which] for each in models]).view(len(self.lanes), width, -1) if models else None
+
         return Returned(
             clients=clients,
             sizes=sizes,
@@ -252,8 +246,8 @@ class Engine:
             buffers=buffers,
             reports=[_by_lane(parts, width) for parts in reports],
             counts=chosen.counts,
-            params=torch.cat([params for params, _ in models]).view(len(self.lanes), width, -1) if models else None,
-            all_buffers=torch.cat([each for _, each in models]).view(len(self.lanes), width, -1) if models else None,
+            params=stacked(0),
+            all_buffers=stacked(1),
             after=Evaluation.join(examined) if examined else None,
             class_counts=self.table.class_counts[self.table.of_lane[:, None], clients],
         )
@@ -267,8 +261,7 @@ class Engine:
         rows = chosen.clients[home.lanes][segment.lanes] == segment.clients[:, None]
         there = torch.tensor(chosen.counts, device=self.device)[home.lanes][segment.lanes]
         present = rows.long().argmax(1) < there
-        chosen_ones = {name: value[present] for name, value in kept.items()}
-        home.put(segment.lanes[present], segment.clients[present], chosen_ones)
+        home.put(segment.lanes[present], segment.clients[present], rows_of(kept, present))
 
     def _train_chunk(
         self, model: StackedModel, chunk: Chunk, asked: Train, shares: Tensor, weights: Tensor, keep: bool
@@ -308,16 +301,14 @@ class Engine:
     def _with_own(
         self, segment: SlotSegment, state: dict[str, Tensor], params: Tensor, buffers: Tensor
     ) -> dict[str, Tensor]:
-        own = self.segments[segment.position].own
+        own, part = self.segments[segment.position].own, segment.slots
         if own is None:
             return state
-        part = segment.slots
         mine = (params[part][:, own.params].clone(), buffers[part][:, own.buffers].clone())
         return {**state, **dict(zip(OWN, mine, strict=True))}
 
     def _part(self, chosen: Chosen, chunk: Chunk) -> Chosen:
-        lanes, places = chunk
-        counts = chosen.counts
+        (lanes, places), counts = chunk, chosen.counts
         if counts is not None:
             width = places.stop - places.start
             counts = [min(max(counts[lane] - places.start, 0), width) for lane in range(lanes.start, lanes.stop)]
@@ -325,20 +316,14 @@ class Engine:
 
     def _chunks(self, within: Chunk) -> list[Chunk]:
         """Slots to train together: whole lanes if they fit, else parts of one lane, in pieces of about equal size."""
-        lanes, places = within
-        width = places.stop - places.start
-        together = self.budget.slots // width
+        (lanes, places), size = within, self.budget.slots
+        together = size // (places.stop - places.start)
         if together and places.start == 0:
             return [Chunk(some, places) for some in _pieces(lanes, together)]
-        size = self.budget.slots
         return [Chunk(slice(lane, lane + 1), some) for lane in _range(lanes) for some in _pieces(places, size)]
 
     def _slots(
-        self,
-        lanes: slice,
-        chosen: Chosen,
-        received: list[dict[str, Tensor]],
-        start: tuple[Tensor, Tensor] | None = None,
+        self, lanes: slice, chosen: Chosen, received: list[dict[str, Tensor]], start: tuple[Tensor, ...] | None = None
     ) -> Slots:
         clients = chosen.clients
         segments = self._slot_segments(lanes, clients, received)
@@ -359,9 +344,8 @@ class Engine:
             inner = inner.repeat_interleave(per_lane)
             slots = slice((start - lanes.start) * per_lane, (stop - lanes.start) * per_lane)
             chosen = clients.flatten()[slots]
-            got = {name: value[inner] for name, value in sent.items()}
-            kept = segment.take(inner, chosen)
-            parts.append(SlotSegment(segment.algorithm, slots, got, kept, position, inner, chosen))
+            had = (rows_of(sent, inner), segment.take(inner, chosen))
+            parts.append(SlotSegment(segment.algorithm, slots, *had, position, inner, chosen))
         return parts
 
     def _evaluate_slots(self, chunk: Chunk, models: tuple[Tensor, Tensor]) -> Evaluation:

@@ -208,13 +208,7 @@ class _Step:
         return found, passes[0] if passes else buffers[part]
 
     def _at(
-        self,
-        params: Tensor,
-        buffers: Tensor,
-        part: slice,
-        segments: Sequence[SlotSegment],
-        into: Tensor,
-        keep: float,
+        self, params: Tensor, buffers: Tensor, part: slice, segments: Sequence[SlotSegment], into: Tensor, keep: float
     ) -> tuple[Tensor, Tensor]:
         """The gradient of loss and penalty of the slots in ``part``, at ``params``."""
         features = any(_reads_features(segment.algorithm) for segment in segments)
@@ -245,17 +239,8 @@ class _Step:
         global_logits, global_features = self.teachers[segment.position]
         counts, targets = slots.class_counts[part], self.targets[part]
         stacks = vars(type(algorithm)).get("stacks", False)
-        batch = Batch(
-            logits,
-            targets,
-            mask,
-            counts.unsqueeze(1) if stacks else counts,
-            global_logits,
-            segment.received,
-            features,
-            global_features,
-            slots.round,
-        )
+        seen = (logits, targets, mask, counts.unsqueeze(1) if stacks else counts)
+        batch = Batch(*seen, global_logits, segment.received, features, global_features, slots.round)
         losses = algorithm.local_loss(batch) if stacks else per_sample(algorithm.local_loss, batch)
         return torch.where(mask > 0, losses * self.shares[part], 0.0).sum()
 
@@ -296,25 +281,23 @@ def per_sample(hook: Callable[[Batch], Tensor], stacked: Batch) -> Tensor:
 def _reports(
     model: StackedModel, data: DeviceData, slots: Slots, params: Tensor, buffers: Tensor
 ) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
-    reports: list[dict[str, Tensor]] = []
-    states: list[dict[str, Tensor]] = []
-    for segment in slots.segments:
-        report, state = {}, segment.client_state
-        if overrides(segment.algorithm, "report"):
-            sums = class_sums(model, data, slots, segment, params, buffers)
-            report, state = _trained(model, segment.algorithm.report, slots, segment, params, sums)
-        reports.append(report)
-        states.append(state)
-    return reports, states
+    found: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = [
+        _trained(model, data, segment.algorithm.report, slots, segment, params, buffers)
+        if overrides(segment.algorithm, "report")
+        else ({}, segment.client_state)
+        for segment in slots.segments
+    ]
+    return [report for report, _ in found], [state for _, state in found]
 
 
 def _trained(
     model: StackedModel,
+    data: DeviceData,
     hook: Callable[[Trained], Any],
     slots: Slots,
     segment: SlotSegment,
     params: Tensor,
-    sums: dict[str, Tensor],
+    buffers: Tensor,
 ) -> Any:
     """A hook of a `Trained` client, mapped over the slots of a segment."""
 
@@ -322,6 +305,7 @@ def _trained(
         own: dict[str, Any] = {each.name: getattr(client, each.name) for each in fields(Client)}
         return hook(Trained(**own, params=params, steps=steps, **sums))
 
+    sums = class_sums(model, data, slots, segment, params, buffers)
     steps = slots.plan.steps[segment.slots].float()
     return _mapped(model.params, one, slots, segment, params[segment.slots], steps, sums)
 
@@ -331,8 +315,7 @@ def final_reports(
 ) -> dict[str, Tensor]:
     """What clients say of the final model, ``[slots, ...]``; all slots have one algorithm."""
     [segment] = slots.segments
-    sums = class_sums(model, data, slots, segment, params, buffers)
-    return _trained(model, segment.algorithm.final_report, slots, segment, params, sums)
+    return _trained(model, data, segment.algorithm.final_report, slots, segment, params, buffers)
 
 
 def class_sums(

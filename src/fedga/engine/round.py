@@ -49,10 +49,7 @@ Asking = Generator[Question, Any, list[LaneRound]]
 
 
 def play_round(
-    server: ServerSide,
-    number: int,
-    absent: Callable[[], Sequence[int]] = tuple,
-    profile: Profile = NO_PROFILE,
+    server: ServerSide, number: int, absent: Callable[[], Sequence[int]] = tuple, profile: Profile = NO_PROFILE
 ) -> Asking:
     """A round of all lanes, as a conversation: it asks questions, and ends with what each lane did."""
     examine = bool(server.evaluator.examined(number))

@@ -12,8 +12,7 @@ from fedga.common import streams
 
 def client_draws(seeds: list[int], round_number: int, num_clients: int, device: torch.device) -> Tensor:
     """One uniform number per run and client, ``[runs, clients]``: the same clients for every algorithm of a seed."""
-    keys = torch.tensor([streams.key(seed, "clients", round_number) for seed in seeds], device=device)
-    return streams.uniform(streams.fold(keys[:, None], torch.arange(num_clients, device=device)))
+    return streams.uniform(client_keys(seeds, "clients", round_number, torch.arange(num_clients, device=device)))
 
 
 def client_keys(seeds: list[int], purpose: str, round_number: int, clients: Tensor) -> Tensor:

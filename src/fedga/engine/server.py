@@ -20,9 +20,9 @@ from fedga.engine import schedule
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.engine.evaluation.evaluator import ClientEvaluator
-from fedga.engine.evaluation.metrics import ClientRecord, client_records, client_scores, mean_client_ratio, own_mix
+from fedga.engine.evaluation.metrics import ClientRecord, client_records, client_scores, mean_client_ratio
 from fedga.engine.local import stacked_head
-from fedga.engine.stack.lanes import OWN, Lane, LaneStack, Segment, ServerGroup
+from fedga.engine.stack.lanes import Lane, LaneStack, Segment, ServerGroup, rows_of
 from fedga.engine.stack.stacked import Head, StackedModel
 from fedga.errors import FedGAError
 from fedga.selection import Choice
@@ -197,15 +197,13 @@ class ServerSide:
         shares = sizes / sizes.sum(1, keepdim=True)
 
         def weigh(segment: Segment) -> Tensor:
-            rows = segment.lanes
-            hook = segment.algorithm.weights
+            rows, hook = segment.lanes, segment.algorithm.weights
             if counts is None:
                 return vmap(hook)(segment.state, clients[rows], shares[rows])
             found = torch.zeros_like(shares[rows])
-            for row, lane in enumerate(range(rows.start, rows.stop)):
-                state = {name: value[row] for name, value in segment.state.items()}
-                there = counts[lane]
-                found[row, :there] = hook(state, clients[lane, :there], shares[lane, :there])
+            for row, lane in enumerate(segment.numbers):
+                given = clients[lane, : counts[lane]], shares[lane, : counts[lane]]
+                found[row, : counts[lane]] = hook(rows_of(segment.state, row), *given)
             return found
 
         return shares, torch.cat([weigh(segment) for segment in self.segments])
@@ -217,16 +215,14 @@ class ServerSide:
         for segment, reports, survey in zip(self.segments, returned.reports, surveys, strict=True):
             algorithm, rule = segment.algorithm, segment.selection
             seen = reports | self._inspected(segment, algorithm, round_number, returned)
-            state = segment.state
+            of_rule = reports | self._inspected(segment, rule, round_number, returned)
+            rest = (round_number, returned, survey)
             if overrides(algorithm, "update_server"):
-                state = self._after(segment, algorithm.update_server, state, round_number, returned, seen, survey)
+                segment.state = self._after(segment, algorithm.update_server, segment.state, seen, *rest)
             if overrides(rule, "update"):
-                of_rule = reports | self._inspected(segment, rule, round_number, returned)
-                given = (segment.select_state, round_number, returned, of_rule, survey)
-                segment.select_state = self._after(segment, rule.update, *given)
-            segment.state = state
+                segment.select_state = self._after(segment, rule.update, segment.select_state, of_rule, *rest)
             if overrides(algorithm, "aggregate"):
-                for row, lane in enumerate(range(segment.lanes.start, segment.lanes.stop)):
+                for row, lane in enumerate(segment.numbers):
                     own_steps[lane] = _round_of(returned, lane, row, round_number, seen, survey)
         for group in self.stack.servers:
             self._step(group, params, returned.update, own_steps)
@@ -234,29 +230,21 @@ class ServerSide:
 
     def _step(self, group: ServerGroup, params: Tensor, update: Tensor, own_steps: dict[int, RoundResult]) -> None:
         """Move the lanes of one server optimiser; an algorithm with a step of its own decides how that is used."""
-        rows = [row for row, lane in enumerate(group.lanes) if lane not in own_steps]
-        if len(rows) == len(group.lanes):
+        if own_steps.keys().isdisjoint(group.lanes):
             params[group.lanes] = group.step(self.stack.params[group.lanes], update[group.lanes])
             return
         kept = {name: value.clone() for name, value in group.state.items()}
         for row, lane in enumerate(group.lanes):
-            before = {name: value[row] for name, value in group.state.items()}
-            params[lane], after = self._next(lane, group, row, before, update[lane], own_steps.get(lane))
+            params[lane], after = self._next(lane, group, row, update[lane], own_steps.get(lane))
             for name, value in after.items():
                 kept[name][row] = value
         group.state = kept
 
     def _next(
-        self,
-        lane: int,
-        group: ServerGroup,
-        row: int,
-        kept: dict[str, Tensor],
-        update: Tensor,
-        own: RoundResult | None,
+        self, lane: int, group: ServerGroup, row: int, update: Tensor, own: RoundResult | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The next model of one lane, and what its server optimiser keeps."""
-        params = self.stack.params[lane]
+        params, kept = self.stack.params[lane], rows_of(group.state, row)
 
         def step(update: Tensor) -> Tensor:
             nonlocal kept
@@ -266,10 +254,8 @@ class ServerSide:
         if own is None:
             return step(update), kept
         segment = self._segment_of(lane)
-        inner = lane - segment.lanes.start
-        state = {name: value[inner] for name, value in segment.state.items()}
-        server = self._server(params, self.stack.buffers[lane], state, own.number)
-        return segment.algorithm.aggregate(server, own, step), kept
+        moved = segment.algorithm.aggregate(self._server_of(segment, lane, own.number), own, step)
+        return moved, kept
 
     def _inspected(self, segment: Segment, inspector: Any, round_number: int, returned: Returned) -> dict[str, Tensor]:
         """What an algorithm or rule reads off single models, ``[lanes, active, ...]``."""
@@ -281,26 +267,25 @@ class ServerSide:
         def one(params: Tensor, buffers: Tensor, state: dict[str, Tensor], models: Tensor) -> dict[str, Tensor]:
             return inspector.inspect(self._server(params, buffers, state, round_number), models)
 
-        given = (self.stack.params[rows], self.stack.buffers[rows], segment.state, returned.params[rows])
-        return vmap(one)(*given)
+        return vmap(one)(self.stack.params[rows], self.stack.buffers[rows], segment.state, returned.params[rows])
 
     def _after(
         self,
         segment: Segment,
         hook: Callable[[Tensors, RoundResult], dict[str, Tensor]],
         state: dict[str, Tensor],
+        reports: dict[str, Tensor],
         round_number: int,
         returned: Returned,
-        reports: dict[str, Tensor],
         survey: Tensor | None,
     ) -> dict[str, Tensor]:
         """The state after a round, of every lane of a segment; each sees the clients that answered, and no others."""
         rows = segment.lanes
         if returned.counts is not None:
-            found = []
-            for row, lane in enumerate(range(rows.start, rows.stop)):
-                before = {name: value[row] for name, value in state.items()}
-                found.append(hook(before, _round_of(returned, lane, row, round_number, reports, survey)))
+            found = [
+                hook(rows_of(state, row), _round_of(returned, lane, row, round_number, reports, survey))
+                for row, lane in enumerate(segment.numbers)
+            ]
             return {name: torch.stack([each[name] for each in found]) for name in found[0]}
 
         def one(state: dict[str, Tensor], given: tuple[Any, ...], surveyed: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -317,16 +302,18 @@ class ServerSide:
 
         return Server(params, state, self.data.dataset.num_classes, forward, self.model.params, None, round_number)
 
+    def _server_of(self, segment: Segment, lane: int, round_number: int) -> Server:
+        state = rows_of(segment.state, lane - segment.lanes.start)
+        return self._server(self.stack.params[lane], self.stack.buffers[lane], state, round_number)
+
     def finish(self, round_number: int, finals: Sequence[dict[str, Tensor] | None], which: Sequence[int]) -> None:
         """The exchange after the last round of the lanes in ``which``; ``finals`` are ``[lanes, clients, ...]``."""
         for segment, reports in zip(self.segments, finals, strict=True):
             if reports is None:
                 continue
-            for lane in [lane for lane in which if segment.lanes.start <= lane < segment.lanes.stop]:
-                inner = lane - segment.lanes.start
-                state = {name: value[inner] for name, value in segment.state.items()}
-                seen = {name: value[inner] for name, value in reports.items()}
-                server = self._server(self.stack.params[lane], self.stack.buffers[lane], state, round_number)
+            for lane in [lane for lane in which if lane in segment.numbers]:
+                server = self._server_of(segment, lane, round_number)
+                seen = rows_of(reports, lane - segment.lanes.start)
                 self.stack.params[lane] = segment.algorithm.finish(server, seen)
 
     # --- scores ------------------------------------------------------------------------------------------------------
@@ -336,20 +323,19 @@ class ServerSide:
         segments = [self._segment_of(lane) for lane in lanes]
         if not overrides(segments[0].algorithm, "head"):
             return None
-        sent = self._broadcast(segments[0], round_number)
         rows = torch.tensor([lane - segments[0].lanes.start for lane in lanes], device=self.device)
-        return stacked_head(self.model, segments[0].algorithm, {name: value[rows] for name, value in sent.items()})
+        sent = rows_of(self._broadcast(segments[0], round_number), rows)
+        return stacked_head(self.model, segments[0].algorithm, sent)
 
     def sent_with_head(self, lane: int, round_number: int) -> dict[str, Tensor]:
         """What the head of a lane's algorithm needs beside the model; nothing where the network's own is used."""
         segment = self._segment_of(lane)
         if not overrides(segment.algorithm, "head"):
             return {}
-        sent = self._broadcast(segment, round_number)
-        return {name: value[lane - segment.lanes.start] for name, value in sent.items()}
+        return rows_of(self._broadcast(segment, round_number), lane - segment.lanes.start)
 
     def _segment_of(self, lane: int) -> Segment:
-        return next(segment for segment in self.segments if segment.lanes.start <= lane < segment.lanes.stop)
+        return next(segment for segment in self.segments if lane in segment.numbers)
 
     def evaluate(self, round_number: int) -> Evaluation:
         """The global model of every lane on the test split."""
@@ -359,7 +345,7 @@ class ServerSide:
         """What is recorded of the round."""
         finite = self.stack.params.isfinite().all(1).tolist()
         rows = self.evaluator.metric_rows(self.stack, round_number)
-        self._personal(rows, round_number)
+        self.evaluator.score_own_parts(rows, self.stack, self.class_counts(), round_number)
         after, class_counts, clients = returned.after, returned.class_counts, returned.clients
         examined = self.evaluator.examined(round_number) if before is not None and after is not None else set()
         records: list[list[ClientRecord]] = [[] for _ in self.lanes]
@@ -379,27 +365,6 @@ class ServerSide:
             results.append(LaneRound(round_number, None if diverged else row, records[lane], diverged))
         return results
 
-    def _personal(self, rows: list[dict[str, float] | None], round_number: int) -> None:
-        """Clients with a part of the model of their own: each is scored on the test split by its own label mix.
-
-        Where the head is a client's own there is no global model to test.
-        """
-        counts = self.class_counts()
-        for segment in self.segments:
-            own = segment.own
-            if own is None or counts is None or OWN[0] not in segment.client_state:
-                continue
-            for row, lane in enumerate(range(segment.lanes.start, segment.lanes.stop)):
-                if rows[lane] is None:
-                    continue
-                params = self.stack.params[lane].expand(self.num_clients, -1).clone()
-                buffers = self.stack.buffers[lane].expand(self.num_clients, -1).clone()
-                params[:, own.params] = segment.client_state[OWN[0]][row].to(self.device)
-                buffers[:, own.buffers] = segment.client_state[OWN[1]][row].to(self.device)
-                found = self.evaluator.evaluate(params, buffers, [lane] * self.num_clients, round_number)
-                kept = {} if own.has_head else rows[lane] or {}
-                rows[lane] = kept | {"client_accuracy": own_mix(found, counts[lane].to(self.device))}
-
 
 def lane_scaling(lanes: Sequence[Lane], data: DeviceData) -> InputScaling:
     """How samples become inputs, with a row per lane."""
@@ -417,7 +382,7 @@ def _round_of(
         returned.clients[lane, there],
         returned.shares[lane, there],
         returned.update[lane],
-        {name: value[row, there] for name, value in reports.items()},
+        rows_of(reports, (row, there)),
         None if survey is None else survey[row],
     )
 

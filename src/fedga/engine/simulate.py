@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedga.algorithms import Algorithm, make_algorithm
 from fedga.data.federation import Dataset, Federation
@@ -127,9 +127,8 @@ def _refuse_what_is_given_otherwise(settings: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def _check_outputs(network: nn.Module, dataset: Dataset) -> None:
-    outputs = copy.deepcopy(network).eval()(
-        torch.zeros(2, *dataset.input_shape, dtype=next(network.parameters()).dtype)
-    )
+    inputs = torch.zeros(2, *dataset.input_shape, dtype=next(network.parameters()).dtype)
+    outputs = copy.deepcopy(network).eval()(inputs)
     if outputs.shape != (2, dataset.num_classes):
         raise FedGAError(
             f"the model gives outputs of shape {tuple(outputs.shape[1:])} where {dataset.num_classes} classes are to "
@@ -139,13 +138,12 @@ def _check_outputs(network: nn.Module, dataset: Dataset) -> None:
 
 def _result(engine: Engine, rows: list[dict[str, float]], diverged: bool) -> RunResult:
     stack = engine.stack
-    network = copy.deepcopy(engine.lanes[0].model)  # what the algorithm freezes included
-    engine.model.unflatten(stack.params[0].cpu(), stack.buffers[0].cpu(), network)
-    averaged = None
-    if stack.averaging:
-        averaged = copy.deepcopy(network)
-        engine.model.unflatten(stack.averaged_params[0].cpu(), stack.averaged_buffers[0].cpu(), averaged)
     sent = {name: value.cpu() for name, value in engine.server.sent_with_head(0, engine.round).items()}
-    algorithm = engine.lanes[0].algorithm
-    averaged = None if averaged is None else with_head(averaged, algorithm, sent)
-    return RunResult(rows, with_head(network, algorithm, sent), averaged, diverged)
+
+    def module(params: Tensor, buffers: Tensor) -> nn.Module:
+        network = copy.deepcopy(engine.lanes[0].model)  # what the algorithm freezes included
+        engine.model.unflatten(params[0].cpu(), buffers[0].cpu(), network)
+        return with_head(network, engine.lanes[0].algorithm, sent)
+
+    averaged = module(stack.averaged_params, stack.averaged_buffers) if stack.averaging else None
+    return RunResult(rows, module(stack.params, stack.buffers), averaged, diverged)

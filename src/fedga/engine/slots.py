@@ -89,12 +89,8 @@ class SlotPlanner:
         plan = self._plan(round_number, places, which, flat, segments)
         moves = None
         if self.augmentation:
-            moves = draw_moves(
-                self._keys("augment", round_number, places),
-                plan.positions.shape[1],
-                plan.positions.shape[2],
-                self.augmentation,
-            )
+            keys = self._keys("augment", round_number, places)
+            moves = draw_moves(keys, plan.positions.shape[1:], self.augmentation)
         for segment, own in zip(segments, owns, strict=True):
             if own is not None:
                 params[segment.slots, own.params] = segment.client_state.pop(OWN[0])

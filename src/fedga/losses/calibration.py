@@ -221,13 +221,7 @@ class GALoss(CountedLoss):
 
 
 def _loss(
-    logits: Tensor,
-    targets: Tensor,
-    class_counts: Any,
-    strength: Any,
-    reduction: Reduction,
-    power: Any,
-    variant: Variant,
+    logits: Tensor, targets: Tensor, class_counts: Any, strength: Any, reduction: str, power: Any, variant: str
 ) -> Tensor:
     """:func:`ga_loss` without a check of values, which :class:`GALoss` has done once."""
     counts = checks.checked_counts("logits", logits, targets, class_counts)

@@ -15,12 +15,7 @@ from fedga.selection.uniform import Uniform
 
 __all__ = ["SELECTIONS", "Choice", "Selection", "known_selections", "make_selection", "own_selections"]
 
-SELECTIONS: dict[str, type[Selection]] = {
-    "uniform": Uniform,
-    "in-turn": InTurn,
-    "balanced": Balanced,
-    "bandit": Bandit,
-}
+SELECTIONS: dict[str, type[Selection]] = {"uniform": Uniform, "in-turn": InTurn, "balanced": Balanced, "bandit": Bandit}
 
 
 def own_selections(*, installed: bool = True) -> dict[str, plugins.Plugin]:

@@ -14,12 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedga.algorithms.base import RoundResult, Setup, Tensors, option
-from fedga.selection.base import Choice, Selection
+from fedga.algorithms.base import option
+from fedga.selection.base import Choice
+from fedga.selection.in_turn import InTurn
 
 
 @dataclass(frozen=True)
-class Balanced(Selection):
+class Balanced(InTurn):
     patience: float = option(1.0, least=0, largest=1e6)  # distance that a turn more than the others' weighs
 
     citation: ClassVar[str] = "Zhang et al. 2023"
@@ -27,13 +28,9 @@ class Balanced(Selection):
     reveals: ClassVar[str] = "every client's class counts"
     sums_only: ClassVar[bool] = False
 
-    def state(self, setup: Setup) -> dict[str, Tensor]:
-        return {"turns": torch.zeros(setup.num_clients, device=setup.params.device)}
-
     def select(self, choice: Choice) -> Tensor:
         assert choice.class_counts is not None
-        counts, turns = choice.class_counts.double(), choice.state["turns"].double()
-        free = choice.available
+        counts, turns, free = choice.class_counts.double(), choice.state["turns"].double(), choice.available
         first = choice.smallest(turns + choice.draws)[0]
         chosen, pool = [first], counts[first]
         for _ in range(choice.active - 1):
@@ -47,6 +44,3 @@ class Balanced(Selection):
             chosen.append(best)
             pool = pool + counts[best]
         return torch.stack(chosen)
-
-    def update(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
-        return {"turns": state["turns"] + F.one_hot(result.clients, len(state["turns"])).sum(0)}

@@ -7,96 +7,44 @@ trains with the algorithm in every way there is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedga.algorithms.base import (
-    Algorithm,
-    Batch,
-    Client,
-    RoundResult,
-    Sent,
-    Server,
-    Setup,
-    Tensors,
-    Trained,
-    overrides,
-)
+from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Setup, Tensors, Trained, overrides
 from fedga.algorithms.checking.declared import check_declarations
 from fedga.algorithms.checking.hooks import Hooks, close, shown
-from fedga.algorithms.parameters import Parameters
+from fedga.algorithms.checking.made_up import (
+    ACTIVE,
+    CLASSES,
+    CLIENTS,
+    NETWORK,
+    PARAMETERS,
+    REAL,
+    SAMPLES,
+    SIZES,
+    Round,
+    bowl,
+    client_of,
+    server_of,
+)
 from fedga.errors import a_or_an
 
-# All different, so that no wrong shape looks like a right one.
-SAMPLES, REAL, CLASSES, FEATURES, CLIENTS, ACTIVE, LANES = 8, 6, 4, 6, 5, 3, 2
-NETWORK = Parameters(nn.Linear(FEATURES, CLASSES))
-PARAMETERS = NETWORK.total
-_LENGTHS = {"classes": CLASSES, "parameters": PARAMETERS, "features": FEATURES}
-SIZES = {
-    size: Sent("", size).shape(_LENGTHS)
-    for size in ("1", *_LENGTHS, "classes×features", "features×features", "classes×classes")
-}
 _SUMS = ("class_features", "second_moment")
 FEDAVG = Algorithm()
 EXTREME = 200.0  # a logit whose softmax is 0 in float32
-
-
-@dataclass(frozen=True)
-class _Round:
-    """What the hooks of a round are given: made up, and the same every time."""
-
-    params: Tensor  # [LANES, PARAMETERS]: as one server has it
-    logits: Tensor  # [ACTIVE, SAMPLES, CLASSES]
-    global_logits: Tensor
-    targets: Tensor  # [ACTIVE, SAMPLES]: none of the first class, which the clients lack
-    mask: Tensor  # the last samples are padding
-    class_counts: Tensor  # [ACTIVE, CLASSES]
-    auxiliary: Tensor  # [CLASSES, samples, FEATURES]
-    features: Tensor  # [ACTIVE, SAMPLES, FEATURES]
-    global_features: Tensor
-
-    @classmethod
-    def make_up(cls, algorithm: Algorithm) -> _Round:
-        generator = torch.Generator().manual_seed(0)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-        targets = torch.arange(ACTIVE * SAMPLES).reshape(ACTIVE, SAMPLES) % (CLASSES - 1) + 1
-        mask = (torch.arange(SAMPLES) < REAL).double().expand(ACTIVE, SAMPLES)
-        counts = torch.tensor([[0.0, 9.0, 4.0, 1.0], [0.0, 2.0, 8.0, 5.0], [0.0, 1.0, 3.0, 7.0]], dtype=torch.float64)
-        logits, teacher = normal(2, ACTIVE, SAMPLES, CLASSES)
-        held = normal(CLASSES, max(1, algorithm.auxiliary_samples), FEATURES)
-        params = normal(LANES, PARAMETERS)
-        return cls(params, logits, teacher, targets, mask, counts, held, *normal(2, ACTIVE, SAMPLES, FEATURES))
-
-    def batch(self, client: int | slice, received: Tensors, algorithm: Algorithm) -> Batch:
-        """What a loss is given, of one client or of all at once."""
-        teaches, features = algorithm.needs_global_logits, algorithm.needs_features
-        counts = self.class_counts[client]
-        return Batch(
-            self.logits[client],
-            self.targets[client],
-            self.mask[client],
-            counts if isinstance(client, int) else counts.unsqueeze(1),
-            self.global_logits[client] if teaches else None,
-            received,
-            self.features[client] if features else None,
-            self.global_features[client] if features and teaches else None,
-            torch.tensor(3.0, dtype=torch.float64),
-        )
 
 
 class _Checker:
     """One pass over the hooks of an algorithm, in the order of a round."""
 
     def __init__(self, algorithm: Algorithm, name: str) -> None:
-        self.algorithm, self.made = algorithm, _Round.make_up(algorithm)
+        self.algorithm, self.made = algorithm, Round.make_up(algorithm)
         self.hooks = Hooks(algorithm, f"algorithm {name}", SIZES)
+        self.require = self.hooks.require
 
     # --- the server before the round ---------------------------------------------------------------------------------
 
@@ -104,13 +52,12 @@ class _Checker:
         """``server_state`` and ``broadcast``; returns the state, and what a client receives."""
         algorithm, params = self.algorithm, self.made.params[0]
         setup = Setup(params, CLIENTS, CLASSES, NETWORK)
-        state = self.hooks.tensors(
-            "server_state", self.hooks.call("server_state", lambda: algorithm.server_state(setup))
-        )
+        state = self.hooks.call("server_state", lambda: algorithm.server_state(setup))
+        self.hooks.tensors("server_state", state)
         self._legacy_select(state)
         held = self.made.auxiliary if algorithm.auxiliary_samples else None
         given = (params, state) if held is None else (params, state, held)
-        received = self.hooks.mapped("broadcast", lambda *given: algorithm.broadcast(_server(*given)), *given)
+        received = self.hooks.mapped("broadcast", lambda *given: algorithm.broadcast(server_of(*given)), *given)
         self.hooks.as_declared("broadcast", "downloads", algorithm.downloads, received)
         return state, received
 
@@ -123,38 +70,36 @@ class _Checker:
         for absent in (0, CLIENTS - ACTIVE):
             seen = torch.where(torch.arange(CLIENTS) >= absent, draws, 2.0)
             chosen = self.hooks.mapped("select", lambda state, draws: select(state, draws, ACTIVE), state, seen)
-            if chosen.shape != (ACTIVE,) or chosen.is_floating_point() or len(set(chosen.tolist())) < ACTIVE:
-                raise self.hooks.wrong(
-                    f"select gave {chosen.tolist()}: return the numbers of `active` different clients"
-                )
-            if not all(absent <= client < CLIENTS for client in chosen.tolist()):
-                raise self.hooks.wrong(
-                    f"select gave {chosen.tolist()} of {CLIENTS} clients, {absent} of them absent (their draw is 2): "
-                    "make it a selection rule, which is told who is available"
-                )
+            numbers, is_shaped = chosen.tolist(), chosen.shape == (ACTIVE,) and not chosen.is_floating_point()
+            self.require(
+                is_shaped and len(set(numbers)) == ACTIVE,
+                f"select gave {numbers}: return the numbers of `active` different clients",
+            )
+            self.require(
+                all(absent <= client < CLIENTS for client in numbers),
+                f"select gave {numbers} of {CLIENTS} clients, {absent} of them absent (their draw is 2): make it a "
+                "selection rule, which is told who is available",
+            )
 
     # --- the client --------------------------------------------------------------------------------------------------
 
     def loss(self, received: Tensors) -> None:
-        made, batch = self.made, self.made.batch(0, received, self.algorithm)
+        batch = self.made.batch(0, received, self.algorithm)
         losses = self._per_sample("local_loss", self.algorithm.local_loss, batch)
+        logits = torch.where(batch.mask[:, None] > 0, batch.logits, -batch.logits)
         padded = replace(
-            batch,
-            logits=torch.where(batch.mask[:, None] > 0, batch.logits, -batch.logits),
-            targets=torch.where(batch.mask > 0, batch.targets, CLASSES - batch.targets),
+            batch, logits=logits, targets=torch.where(batch.mask > 0, batch.targets, CLASSES - batch.targets)
         )
-        cut = replace(batch, logits=batch.logits[:REAL], targets=batch.targets[:REAL], mask=batch.mask[:REAL])
-        for name in ("global_logits", "features", "global_features"):
-            if getattr(batch, name) is not None:
-                cut = replace(cut, **{name: getattr(made, name)[0, :REAL]})
+        rows = ("logits", "targets", "mask", "global_logits", "features", "global_features")
+        values = {name: getattr(batch, name) for name in rows}
+        cut = replace(batch, **{name: value[:REAL] for name, value in values.items() if value is not None})
         for other in (padded, cut):
             again = self.hooks.call("local_loss", partial(self.algorithm.local_loss, other))
-            if not close(again[:REAL], losses[:REAL]):
-                raise self.hooks.wrong(
-                    "local_loss reads padding: the loss of a sample changes with rows whose batch.mask is 0; multiply "
-                    "by batch.mask before you add over the batch, and divide by batch.mask.sum().clamp(min=1), not by "
-                    "its length"
-                )
+            self.require(
+                close(again[:REAL], losses[:REAL]),
+                "local_loss reads padding: the loss of a sample changes with rows whose batch.mask is 0; multiply by "
+                "batch.mask before you add over the batch, and divide by batch.mask.sum().clamp(min=1), not its length",
+            )
         self._check_finite(batch)
         self._stacked(received)
 
@@ -169,39 +114,33 @@ class _Checker:
         return self.hooks.mapped(hook, one, given)
 
     def _shaped_per_sample(self, hook: str, values: Any) -> Tensor:
-        shape = tuple(values.shape) if isinstance(values, Tensor) else None
-        if shape is None:
-            raise self.hooks.wrong(f"{hook} gave {a_or_an(values)}: return a tensor with one number per sample")
-        if shape == ():
-            raise self.hooks.wrong(
-                f'{hook} gave one number for the whole batch: return one per sample (reduction="none")'
-            )
-        if shape == (SAMPLES, CLASSES):
-            raise self.hooks.wrong(f"{hook} gave a number per sample and class: add up over the classes with .sum(-1)")
-        if shape != (SAMPLES,):
-            raise self.hooks.wrong(
-                f"{hook} gave shape {list(shape)} for {SAMPLES} samples: return one number per sample"
-            )
+        is_tensor = isinstance(values, Tensor)
+        self.require(is_tensor, f"{hook} gave {a_or_an(values)}: return a tensor with one number per sample")
+        shape = tuple(values.shape)
+        one = f'{hook} gave one number for the whole batch: return one per sample (reduction="none")'
+        self.require(shape != (), one)
+        per_class = f"{hook} gave a number per sample and class: add up over the classes with .sum(-1)"
+        self.require(shape != (SAMPLES, CLASSES), per_class)
+        other = f"{hook} gave shape {list(shape)} for {SAMPLES} samples: return one number per sample"
+        self.require(shape == (SAMPLES,), other)
         return values
 
     def _check_finite(self, batch: Batch) -> None:
-        if not self._is_finite(batch):
-            if not self._is_finite(replace(batch, class_counts=batch.class_counts.clamp(min=1))):
-                raise self.hooks.wrong("local_loss gives no finite numbers for any client: avoid 0/0, log(0) and nan")
-            raise self.hooks.wrong(
-                "local_loss gives no finite numbers for a client that lacks a class: avoid dividing by, or taking the "
-                "log of, batch.class_counts where they are 0"
-            )
-        if not self._is_finite(replace(batch, mask=torch.zeros_like(batch.mask))):
-            raise self.hooks.wrong(
-                "local_loss gives no finite numbers for a batch of padding alone, which a client gets that has no more "
-                "samples: divide by batch.mask.sum().clamp(min=1)"
-            )
-        if not self._is_finite(replace(batch, logits=batch.logits.sign() * EXTREME)):
-            raise self.hooks.wrong(
-                f"local_loss gives no finite numbers with logits of ±{EXTREME:g}: use F.log_softmax or F.cross_entropy "
-                "instead of the log of a softmax"
-            )
+        """On batches that are ever harder, each with what makes a loss fail there and not before."""
+        every_class = replace(batch, class_counts=batch.class_counts.clamp(min=1))
+        padding = replace(batch, mask=torch.zeros_like(batch.mask))
+        extreme = replace(batch, logits=batch.logits.sign() * EXTREME)
+        cases = (
+            (every_class, "for any client: avoid 0/0, log(0) and nan"),
+            (
+                batch,
+                "for a client that lacks a class: avoid dividing by, or log of, batch.class_counts where they are 0",
+            ),
+            (padding, "for a batch of padding alone, which comes after a client's last: use .sum().clamp(min=1)"),
+            (extreme, f"with logits of ±{EXTREME:g}: use F.log_softmax or F.cross_entropy, not the log of a softmax"),
+        )
+        for case, where in cases:
+            self.require(self._is_finite(case), f"local_loss gives no finite numbers {where}")
 
     def _is_finite(self, batch: Batch) -> bool:
         """Of the real samples, loss and gradient, in float32 as in training."""
@@ -216,9 +155,9 @@ class _Checker:
         if inputs.features is not None:
             inputs.features.requires_grad_()
         losses = self.hooks.call("local_loss", lambda: self.algorithm.local_loss(inputs))[:REAL]
-        if not losses.requires_grad:
-            raise self.hooks.wrong("local_loss does not depend on batch.logits: leave out detach, argmax and no_grad")
-        (gradient,) = torch.autograd.grad(losses.mean(), logits, allow_unused=True)
+        gradient = None
+        if losses.requires_grad:
+            (gradient,) = torch.autograd.grad(losses.mean(), logits, allow_unused=True)
         if gradient is None:
             raise self.hooks.wrong("local_loss does not depend on batch.logits: leave out detach, argmax and no_grad")
         return bool(losses.isfinite().all() and gradient.isfinite().all())
@@ -255,58 +194,53 @@ class _Checker:
         if overrides(algorithm, "penalty"):
             self._penalty(params, start)
         client = (start, state, received, self.made.class_counts[0])
-        self._vector("start", lambda *given: algorithm.start(_client(*given)), *client)
-        self._vector("correct", lambda g, *given: algorithm.correct(g, _client(*given)), params, *client)
-        self._vector("gradient", lambda p, *given: algorithm.gradient(_bowl, p, _client(*given)), params, *client)
+        self._vector("start", lambda *given: algorithm.start(client_of(*given)), *client)
+        self._vector("correct", lambda g, *given: algorithm.correct(g, client_of(*given)), params, *client)
+        self._vector("gradient", lambda p, *given: algorithm.gradient(bowl, p, client_of(*given)), params, *client)
         return self._reports(params, client)
 
     def _client_state(self, params: Tensor, start: Tensor) -> Tensors:
         algorithm = self.algorithm
-        state = self.hooks.tensors(
-            "client_state", self.hooks.call("client_state", lambda: algorithm.client_state(params))
-        )
+        state = self.hooks.call("client_state", lambda: algorithm.client_state(params))
         self.hooks.as_declared("client_state", "client_state_spec", algorithm.client_state_spec, state)
         other = self.hooks.call("client_state", lambda: algorithm.client_state(start))
-        if not all(torch.equal(value, other[name]) for name, value in state.items()):
-            raise self.hooks.wrong(
-                "client_state depends on the values of params, which are the first model that a client happens to get: "
-                "take only shape and device from them, as with torch.zeros_like(params)"
-            )
+        self.require(
+            all(torch.equal(value, other[name]) for name, value in state.items()),
+            "client_state depends on the values of params, which are the first model that a client happens to get: "
+            "take only shape and device from them, as with torch.zeros_like(params)",
+        )
         return state
 
     def _vector(self, hook: str, function: Callable[..., Any], *given: Any) -> None:
         """A hook that returns a vector of all parameters."""
         found = self.hooks.mapped(hook, function, *given)
-        if found.shape != (PARAMETERS,):
-            raise self.hooks.wrong(
-                f"{hook} gave shape {list(found.shape)}: return a vector as long as the one it is given"
-            )
+        wrong = f"{hook} gave shape {list(found.shape)}: return a vector as long as the one it is given"
+        self.require(found.shape == (PARAMETERS,), wrong)
 
     def _sampling(self) -> None:
         counts = self.made.class_counts[0]
         rates = self.hooks.mapped("class_rates", self.algorithm.class_rates, counts)
-        if rates.shape != (CLASSES,) or not rates.isfinite().all() or (rates < 0).any() or not (rates[1:] > 0).any():
-            raise self.hooks.wrong(
-                "class_rates must return one finite number from 0 on per class, and some above 0: mind counts of 0"
-            )
+        self.require(
+            rates.shape == (CLASSES,) and rates.isfinite().all() and (rates >= 0).all() and (rates[1:] > 0).any(),
+            "class_rates must return one finite number from 0 on per class, and some above 0: mind counts of 0",
+        )
         length = self.hooks.mapped("epoch_length", self.algorithm.epoch_length, counts)
-        if length.shape != () or not length.isfinite() or length < 1:
-            raise self.hooks.wrong(f"epoch_length gave {shown(length)}: return one finite number of at least 1")
+        wrong = f"epoch_length gave {shown(length)}: return one finite number of at least 1"
+        self.require(length.shape == () and length.isfinite() and length >= 1, wrong)
 
     def _names(self) -> None:
         for hook in ("moves", "travels"):
             names = self.hooks.call(hook, partial(getattr(self.algorithm, hook), NETWORK))
-            strange = [name for name in names if name not in NETWORK.shapes]
-            if strange:
-                raise self.hooks.wrong(f"{hook} names {strange[0]!r}: choose from parameters.shapes")
+            for name in names:
+                self.require(name in NETWORK.shapes, f"{hook} names {name!r}: choose from parameters.shapes")
             if hook == "moves" and not names and NETWORK.head_layer != "":
                 raise self.hooks.wrong("moves names no parameter: something has to be trained")
 
     def _head(self, params: Tensor, received: Tensors) -> None:
         named = NETWORK.views(params)
         logits = self.hooks.mapped("head", self.algorithm.head, self.made.features[0], named, dict(received))
-        if logits.shape != (SAMPLES, CLASSES):
-            raise self.hooks.wrong(f"head gave shape {list(logits.shape)}: return [samples, classes]")
+        wrong = f"head gave shape {list(logits.shape)}: return [samples, classes]"
+        self.require(logits.shape == (SAMPLES, CLASSES), wrong)
 
     def _reports(self, params: Tensor, client: tuple[Any, ...]) -> tuple[Tensors, Tensors]:
         algorithm, made = self.algorithm, self.made
@@ -317,28 +251,27 @@ class _Checker:
             sums = (labels.T @ embedded, embedded.T @ embedded)[: 1 + algorithm.needs_second_moment]
 
         def trained(params: Tensor, *rest: Any) -> Trained:
-            given = {each.name: getattr(_client(*rest[:4]), each.name) for each in fields(Client)}
+            given = {each.name: getattr(client_of(*rest[:4]), each.name) for each in fields(Client)}
             steps = torch.tensor(3.0, dtype=torch.float64)
             return Trained(**given, params=params, steps=steps, **dict(zip(_SUMS, rest[4:], strict=False)))
 
         answer = self.hooks.mapped("report", lambda *given: algorithm.report(trained(*given)), params, *client, *sums)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise self.hooks.wrong("report must return two dictionaries: what is sent, and what the client keeps")
+        is_pair = isinstance(answer, tuple) and len(answer) == 2
+        self.require(is_pair, "report must return two dictionaries: what is sent, and what the client keeps")
         reported, kept = answer
         self.hooks.as_declared("report", "uploads", tuple(s for s in algorithm.uploads if s.name != "survey"), reported)
         self.hooks.as_declared("report", "client_state_spec", algorithm.client_state_spec, kept, does="keep")
         final: Tensors = {}
         if algorithm.finishes:
-            final = self.hooks.mapped(
-                "final_report", lambda *given: algorithm.final_report(trained(*given)), params, *client, *sums
-            )
+            given = (params, *client, *sums)
+            final = self.hooks.mapped("final_report", lambda *given: algorithm.final_report(trained(*given)), *given)
             self.hooks.as_declared("final_report", "final_uploads", algorithm.final_uploads, final)
         return reported, final
 
     def _penalty(self, params: Tensor, start: Tensor) -> None:
         penalty = self.hooks.mapped("penalty", self.algorithm.penalty, params, start)
-        if penalty.shape != ():
-            raise self.hooks.wrong(f"penalty gave shape {list(penalty.shape)}: return one number, as with .sum()")
+        wrong = f"penalty gave shape {list(penalty.shape)}: return one number, as with .sum()"
+        self.require(penalty.shape == (), wrong)
         at_the_start = start.clone().requires_grad_()
         value = self.hooks.call("penalty", lambda: self.algorithm.penalty(at_the_start, start))
         if value.requires_grad and not torch.autograd.grad(value, at_the_start)[0].isfinite().all():
@@ -353,14 +286,12 @@ class _Checker:
         algorithm, params, clients = self.algorithm, self.made.params[0], torch.tensor([4, 0, 2])
         shares = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
         weights = self.hooks.mapped("weights", algorithm.weights, state, clients, shares)
-        if weights.shape != (ACTIVE,) or not weights.isfinite().all():
-            raise self.hooks.wrong(
-                f"weights gave {shown(weights)}: return one finite number per active client, {ACTIVE} here"
-            )
+        wrong = f"weights gave {shown(weights)}: return one finite number per active client, {ACTIVE} here"
+        self.require(weights.shape == (ACTIVE,) and weights.isfinite().all(), wrong)
         reports = {name: torch.stack([value] * ACTIVE) for name, value in reported.items()}
         models = params + torch.arange(1.0, ACTIVE + 1, dtype=torch.float64)[:, None] * self.made.params[1]
         inspected = self.hooks.mapped(
-            "inspect", lambda *given: algorithm.inspect(_server(*given[:2]), given[2]), params, state, models
+            "inspect", lambda *given: algorithm.inspect(server_of(*given[:2]), given[2]), params, state, models
         )
         reports |= self.hooks.tensors("inspect", inspected)
         self._groups(params, state, clients)
@@ -373,37 +304,29 @@ class _Checker:
 
         after = self.hooks.tensors("update_server", self.hooks.mapped("update_server", update, *given))
         self._same_state(state, after)
-        self._vector(
-            "aggregate",
-            lambda params, state, *given: algorithm.aggregate(
-                _server(params, state), RoundResult(1, *given), lambda update: params + update
-            ),
-            *(params, after, *given[1:]),
-        )
+
+        def aggregate(params: Tensor, state: Tensors, *given: Any) -> Any:
+            return algorithm.aggregate(server_of(params, state), RoundResult(1, *given), lambda step: params + step)
+
+        self._vector("aggregate", aggregate, params, after, *given[1:])
         if algorithm.finishes:
             every = {name: torch.stack([value] * CLIENTS) for name, value in final.items()}
-            self._vector("finish", lambda p, s, r: algorithm.finish(_server(p, s), r), params, after, every)
+            self._vector("finish", lambda p, s, r: algorithm.finish(server_of(p, s), r), params, after, every)
 
     def _groups(self, params: Tensor, state: Tensors, clients: Tensor) -> None:
-        algorithm = self.algorithm
-        found = self.hooks.call(
-            "groups", lambda: algorithm.groups(_server(params, state), clients, self.made.class_counts)
-        )
-        if found.shape != (ACTIVE,) or found.is_floating_point():
-            raise self.hooks.wrong(f"groups gave {shown(found)}: return a whole number per active client")
+        given = (server_of(params, state), clients, self.made.class_counts)
+        found = self.hooks.call("groups", lambda: self.algorithm.groups(*given))
+        wrong = f"groups gave {shown(found)}: return a whole number per active client"
+        self.require(found.shape == (ACTIVE,) and not found.is_floating_point(), wrong)
 
     def _same_state(self, state: Tensors, after: Tensors) -> None:
         for key in {**state, **after}:
-            if key not in after or key not in state:
-                verb = "drops" if key not in after else "adds"
-                raise self.hooks.wrong(
-                    f"update_server {verb} {key!r}: return all that server_state has, and nothing else"
-                )
-            if after[key].shape != state[key].shape:
-                raise self.hooks.wrong(
-                    f"update_server makes {key!r} of shape {list(after[key].shape)} where server_state has "
-                    f"{list(state[key].shape)}: keep the shape"
-                )
+            verb = "drops" if key not in after else "adds"
+            wrong = f"update_server {verb} {key!r}: return all that server_state has, and nothing else"
+            self.require(key in after and key in state, wrong)
+            now, first = list(after[key].shape), list(state[key].shape)
+            wrong = f"update_server makes {key!r} of shape {now} where server_state has {first}: keep the shape"
+            self.require(now == first, wrong)
 
 
 def check_hooks(algorithm: Algorithm, name: str = "") -> None:
@@ -418,23 +341,3 @@ def check_hooks(algorithm: Algorithm, name: str = "") -> None:
     state, received = checker.server()
     checker.loss(received)
     checker.aggregation(state, *checker.client(received))
-
-
-def _server(params: Tensor, state: Tensors, auxiliary: Tensor | None = None) -> Server:
-    """A server whose model is one linear layer."""
-
-    def forward(params: Tensor, inputs: Tensor) -> Tensor:
-        named = NETWORK.views(params)
-        return inputs.flatten(1) @ named["weight"].T + named["bias"]
-
-    return Server(params, state, CLASSES, forward, NETWORK, auxiliary)
-
-
-def _client(start: Tensor, state: Tensors, received: Tensors, counts: Tensor) -> Client:
-    at = (torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64))
-    return Client(start, state, received, counts, *at, NETWORK)
-
-
-def _bowl(params: Tensor) -> Tensor:
-    """The gradient of a made-up loss."""
-    return params + torch.sin(params)

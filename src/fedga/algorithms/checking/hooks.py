@@ -22,16 +22,14 @@ from fedga.errors import FedGAError, a_or_an
 
 # Where what a hook reads by name comes from.
 _COMES_FROM = {
-    "local_loss": "return it from broadcast, and declare it in downloads",
-    "correct": "return it from client_state, declared in client_state_spec, or from broadcast, declared in downloads",
-    "report": "return it from client_state, declared in client_state_spec, or from broadcast, declared in downloads",
+    **dict.fromkeys(("local_loss", "head"), "return it from broadcast, and declare it in downloads"),
+    **dict.fromkeys(("start", "gradient"), "return it from client_state, declared in client_state_spec"),
+    **dict.fromkeys(
+        ("correct", "report"),
+        "return it from client_state, declared in client_state_spec, or from broadcast, declared in downloads",
+    ),
     "update_server": "return it from report, declared in uploads, or from server_state",
-    "broadcast": "return it from server_state",
-    "weights": "return it from server_state",
-    "aggregate": "return it from server_state",
-    "head": "return it from broadcast, and declare it in downloads",
-    "start": "return it from client_state, declared in client_state_spec",
-    "gradient": "return it from client_state, declared in client_state_spec",
+    **dict.fromkeys(("broadcast", "weights", "aggregate"), "return it from server_state"),
 }
 # What a hook is given where the class asks for it.
 _ASKED_FOR = {
@@ -97,11 +95,9 @@ class Hooks:
         if called_wrongly and hook in HOOKS:
             wanted = ", ".join(inspect.signature(getattr(Algorithm, hook)).parameters)
             return f"is called with other arguments than it takes: write def {hook}({wanted})"
-        return f"failed, {format_error(error, self._home)}: {self._remedy(hook, str(error))}"
-
-    def _remedy(self, hook: str, words: str) -> str:
-        about_sizes = hook in _CLASSES and _ABOUT_SIZES.search(words)
-        return self._classes_here(hook) if about_sizes else "correct it"
+        about_sizes = hook in _CLASSES and _ABOUT_SIZES.search(str(error))
+        remedy = self._classes_here(hook) if about_sizes else "correct it"
+        return f"failed, {format_error(error, self._home)}: {remedy}"
 
     def _classes_here(self, hook: str) -> str:
         return f"the check has {self.shapes['classes'][0]} classes, take their number from {_CLASSES[hook]}"
@@ -144,8 +140,8 @@ class Hooks:
 
     def tensors(self, hook: str, found: Any) -> Tensors:
         """What a hook returned, once it is a dictionary of tensors."""
-        if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-            raise self.wrong(f"{hook} must return a dictionary of tensors, not {shown(found)}")
+        are_tensors = isinstance(found, Mapping) and all(isinstance(value, Tensor) for value in found.values())
+        self.require(are_tensors, f"{hook} must return a dictionary of tensors, not {shown(found)}")
         return found
 
     def as_declared(
@@ -166,16 +162,17 @@ class Hooks:
                 raise self.wrong(
                     f'{hook} {does}s {name!r}, which {what} does not declare: add Sent("{name}", "{size}"{tells})'
                 )
-            if sizes[name] != size:
-                raise self.wrong(
-                    f'{hook} {does}s {name!r} of size "{size}", which {what} declares as "{sizes[name]}": '
-                    "correct one of them"
-                )
+            other = f'{hook} {does}s {name!r} of size "{size}", which {what} declares as "{sizes[name]}"'
+            self.require(sizes[name] == size, f"{other}: correct one of them")
         for name in sizes.keys() - found.keys():
             raise self.wrong(f"{what} declares {name!r}, which {hook} does not {does}: {does} it, or declare less")
 
     def wrong(self, sentence: str) -> FedGAError:
         return FedGAError(f"{self.name}: {sentence}")
+
+    def require(self, is_right: Any, sentence: str) -> None:
+        if not is_right:
+            raise self.wrong(sentence)
 
     @property
     def _home(self) -> Path:

@@ -29,11 +29,8 @@ class Evaluation:
 
     @staticmethod
     def join(parts: list[Evaluation]) -> Evaluation:
-        return Evaluation(
-            torch.cat([part.confusion for part in parts]),
-            torch.cat([part.mean_predictions for part in parts]),
-            torch.cat([part.loss for part in parts]),
-        )
+        columns = zip(*((part.confusion, part.mean_predictions, part.loss) for part in parts), strict=True)
+        return Evaluation(*(torch.cat(column) for column in columns))
 
 
 def evaluate(

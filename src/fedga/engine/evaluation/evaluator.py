@@ -11,9 +11,9 @@ from torch import Tensor
 from fedga.algorithms.base import overrides
 from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluate import Evaluation, evaluate
-from fedga.engine.evaluation.metrics import scores
+from fedga.engine.evaluation.metrics import own_mix, scores
 from fedga.engine.stack.budget import MemoryBudget
-from fedga.engine.stack.lanes import Lane, LaneStack
+from fedga.engine.stack.lanes import OWN, Lane, LaneStack
 from fedga.engine.stack.stacked import Head
 from fedga.engine.stack.workers import Workers
 
@@ -49,24 +49,18 @@ class ClientEvaluator:
 
     def examined(self, round_number: int) -> set[int]:
         """The lanes whose local models are looked at in this round: now and then, and in a lane's last round."""
-        found: set[int] = set()
         if not len(self.data.test_targets):
-            return found
-        for lane, each in enumerate(self.lanes):
-            every = each.spec.diagnose_every
-            if every and (round_number % every == 0 or round_number == each.spec.rounds):
-                found.add(lane)
-        return found
+            return set()
+        every = [(each.spec.diagnose_every, each.spec.rounds) for each in self.lanes]
+        return {lane for lane, (n, last) in enumerate(every) if n and (round_number % n == 0 or round_number == last)}
 
     def metric_rows(self, stack: LaneStack, round_number: int) -> list[dict[str, float] | None]:
         """Scores of the global models beside those of the averaged ones, where due; examined and last rounds are."""
         regular = round_number % self.lanes[0].spec.evaluate_every == 0
-        examined = self.examined(round_number)
-        due = [
-            lane
-            for lane, each in enumerate(self.lanes)
-            if regular or lane in examined or round_number == each.spec.rounds
-        ]
+        asked = self.examined(round_number) | {
+            lane for lane, each in enumerate(self.lanes) if round_number == each.spec.rounds
+        }
+        due = [lane for lane in range(len(self.lanes)) if regular or lane in asked]
         rows: list[dict[str, float] | None] = [None] * len(self.lanes)
         if not due or not len(self.data.test_targets):
             return rows
@@ -82,3 +76,24 @@ class ClientEvaluator:
             for lane, row in zip(lanes, scores(averaged, "averaged_", own), strict=True):
                 rows[lane] = (rows[lane] or {}) | row
         return rows
+
+    def score_own_parts(
+        self, rows: list[dict[str, float] | None], stack: LaneStack, class_counts: Tensor | None, round_number: int
+    ) -> None:
+        """Clients with a part of the model of their own: each is scored on the test split by its own label mix.
+
+        Where the head is a client's own there is no global model to test.
+        """
+        for segment in stack.segments:
+            own = segment.own
+            if own is None or class_counts is None or OWN[0] not in segment.client_state:
+                continue
+            for row, lane in enumerate(segment.numbers):
+                if rows[lane] is None:
+                    continue
+                kept = [segment.client_state[name][row].to(stack.device) for name in OWN]
+                params, buffers = (whole[lane].repeat(len(kept[0]), 1) for whole in (stack.params, stack.buffers))
+                params[:, own.params], buffers[:, own.buffers] = kept
+                found = self.evaluate(params, buffers, [lane] * len(params), round_number)
+                others = {} if own.has_head else rows[lane] or {}
+                rows[lane] = others | {"client_accuracy": own_mix(found, class_counts[lane].to(stack.device))}

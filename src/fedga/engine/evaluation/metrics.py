@@ -118,12 +118,8 @@ def client_scores(records: list[ClientRecord]) -> dict[str, float]:
         torch.tensor([record.class_counts for record in records]),
     )
     ratios = asymmetry.ratio_of(torch.tensor([record.ea_after for record in records]))
-    return {
-        "client_ea_ratio": ratios[ratios.isfinite()].mean().item(),
-        "forgetting_frequent": drop.frequent.nanmean().item(),
-        "forgetting_rare": drop.rare.nanmean().item(),
-        "forgetting_missing": drop.missing.nanmean().item(),
-    }
+    means = (ratios[ratios.isfinite()].mean(), drop.frequent.nanmean(), drop.rare.nanmean(), drop.missing.nanmean())
+    return {name: mean.item() for name, mean in zip(OF_CLIENTS, means, strict=True)}
 
 
 def own_mix(evaluation: Evaluation, class_counts: Tensor) -> float:

@@ -7,7 +7,7 @@ running them. The recording reads and writes fixed tensors, so every round its i
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -72,17 +72,15 @@ def _signature(slots: Slots) -> Any:
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     """All tensors inside a value, in a fixed order."""
+    inner: Iterable[Any] = value if isinstance(value, list | tuple) else ()
     if isinstance(value, Tensor):
         yield value
     elif is_dataclass(value):
-        for each in fields(value):
-            yield from _tensors(getattr(value, each.name))
+        inner = (getattr(value, each.name) for each in fields(value))
     elif isinstance(value, dict):
-        for name in sorted(value):
-            yield from _tensors(value[name])
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
+        inner = (value[name] for name in sorted(value))
+    for each in inner:
+        yield from _tensors(each)
 
 
 def _clone(value: Any) -> Any:

@@ -46,30 +46,34 @@ def why_not_fast(device: torch.device) -> str | None:
     return f"{missing} is not installed: convolutions run several times slower than they could"
 
 
-def _joined(info: Any, dims: tuple[int | None, ...], *tensors: Tensor | None) -> list[Tensor | None]:
-    """Every tensor with the mapped axis joined to its first one, that of the copies."""
-    joined: list[Tensor | None] = []
-    for tensor, dim in zip(tensors, dims, strict=True):
-        if tensor is None:
-            joined.append(None)
-        else:
-            mapped = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            joined.append(mapped.flatten(0, 1))
-    return joined
+def _joined(info: Any, dim: Any, given: Any) -> Any:
+    """A tensor with the mapped axis joined to its first one, that of the copies; all else as it is."""
+    if not isinstance(given, Tensor):
+        return given
+    mapped = given.expand(info.batch_size, *given.shape) if dim is None else given.movedim(dim, 0)
+    return mapped.flatten(0, 1)
 
 
-def _parted(info: Any, tensor: Tensor) -> Tensor:
-    return tensor.unflatten(0, (info.batch_size, -1))
+class _ForAllCopies(torch.autograd.Function):
+    """A function of tensors whose first axis is that of the copies; its outputs are such tensors too."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
+        outputs = cls.apply(*(_joined(info, dim, each) for dim, each in zip(in_dims, given, strict=True)))
+        if isinstance(outputs, Tensor):
+            return outputs.unflatten(0, (info.batch_size, -1)), 0
+        return tuple(output.unflatten(0, (info.batch_size, -1)) for output in outputs), (0,) * len(outputs)
 
 
-class _Convolution(torch.autograd.Function):
+class _Convolution(_ForAllCopies):
     """``[copies, samples, I, H, W]`` with ``[copies, O, I, KH, KW]`` and ``[copies, O]`` or None."""
 
     @staticmethod
     def forward(
         x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: tuple[int, int], tf32: bool
     ) -> Tensor:
-        from fedga.engine.gpu.kernels.convolution import correlate, spread
+        from fedga.engine.gpu.kernels.convolution import correlate
+        from fedga.engine.gpu.kernels.padding import spread
 
         pad_y, pad_x = padding
         return correlate(spread(x, (pad_y, pad_y, pad_x, pad_x), 1), weight, bias, stride, tf32)
@@ -93,19 +97,8 @@ class _Convolution(torch.autograd.Function):
             by_bias = by_y.sum((1, 3, 4))
         return by_x, by_weight, by_bias, None, None, None
 
-    @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        *settings: Any,
-    ) -> tuple[Tensor, int]:
-        return _parted(info, _Convolution.apply(*_joined(info, in_dims[:3], x, weight, bias), *settings)), 0
 
-
-class _Gradient(torch.autograd.Function):
+class _Gradient(_ForAllCopies):
     """A derivative, which has none of its own: a function only in order to have a rule for `vmap`."""
 
     @staticmethod
@@ -118,22 +111,14 @@ class _InputGradient(_Gradient):
     def forward(
         by_y: Tensor, weight: Tensor, size: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
     ) -> Tensor:
-        from fedga.engine.gpu.kernels.convolution import correlate, spread
+        from fedga.engine.gpu.kernels.convolution import correlate
+        from fedga.engine.gpu.kernels.padding import spread
 
         around: list[int] = []
-        for axis in (0, 1):
-            taps, pad = weight.shape[3 + axis], padding[axis]
-            unread = (size[axis] + 2 * pad - taps) % stride  # rows at the end that no output looked at
+        for length, taps, pad in zip(size, weight.shape[3:], padding, strict=True):
+            unread = (length + 2 * pad - taps) % stride  # rows at the end that no output looked at
             around += [taps - 1 - pad, taps - 1 - pad + unread]
-        top, bottom, left, right = around
-        between = spread(by_y, (top, bottom, left, right), stride)
-        return correlate(between, weight.flip((3, 4)).transpose(1, 2), None, 1, tf32)
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], by_y: Tensor, weight: Tensor, *settings: Any
-    ) -> tuple[Tensor, int]:
-        return _parted(info, _InputGradient.apply(*_joined(info, in_dims[:2], by_y, weight), *settings)), 0
+        return correlate(spread(by_y, around, stride), weight.flip((3, 4)).transpose(1, 2), None, 1, tf32)
 
 
 class _WeightGradient(_Gradient):
@@ -144,10 +129,6 @@ class _WeightGradient(_Gradient):
         from fedga.engine.gpu.kernels.convolution import weight_gradient
 
         return weight_gradient(x, by_y, taps, stride, padding, tf32)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, by_y: Tensor, *settings: Any) -> tuple[Tensor, int]:
-        return _parted(info, _WeightGradient.apply(*_joined(info, in_dims[:2], x, by_y), *settings)), 0
 
 
 class StackedConv2d(nn.Module):
@@ -178,8 +159,7 @@ class StackedConv2d(nn.Module):
         if not runs_kernels(inputs) or not self._fits(inputs):
             return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding)
         bias = None if self.bias is None else self.bias.unsqueeze(0)
-        tf32 = torch.backends.cudnn.allow_tf32
-        settings = (self.stride, self.padding, tf32)
+        settings = (self.stride, self.padding, torch.backends.cudnn.allow_tf32)
         return _Convolution.apply(inputs.unsqueeze(0), self.weight.unsqueeze(0), bias, *settings).squeeze(0)
 
     def _fits(self, inputs: Tensor) -> bool:
@@ -188,7 +168,7 @@ class StackedConv2d(nn.Module):
         return inputs.dim() == 4 and padded[0] >= self.weight.shape[-2] and padded[1] >= self.weight.shape[-1]
 
 
-class _Pooling(torch.autograd.Function):
+class _Pooling(_ForAllCopies):
     """Largest entry of every window of ``[copies, samples, channels, H, W]``; its second output says which it is."""
 
     @staticmethod
@@ -208,13 +188,6 @@ class _Pooling(torch.autograd.Function):
     def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         return _PoolingGradient.apply(by_y, ctx.saved_tensors[0], ctx.size, ctx.window), None
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], x: Tensor, window: tuple[int, int]
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        largest, chosen = _Pooling.apply(*_joined(info, in_dims[:1], x), window)
-        return (_parted(info, largest), _parted(info, chosen)), (0, 0)
-
 
 class _PoolingGradient(_Gradient):
     @staticmethod
@@ -222,12 +195,6 @@ class _PoolingGradient(_Gradient):
         from fedga.engine.gpu.kernels.pooling import pool_gradient
 
         return pool_gradient(by_y, chosen, size, window)
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], by_y: Tensor, chosen: Tensor, *settings: Any
-    ) -> tuple[Tensor, int]:
-        return _parted(info, _PoolingGradient.apply(*_joined(info, in_dims[:2], by_y, chosen), *settings)), 0
 
 
 def _pairs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -304,12 +271,10 @@ class StackedMaxPool2d(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if inputs.dim() != 4 or inputs.shape[-2] < self.window[0] or inputs.shape[-1] < self.window[1]:
-            return F.max_pool2d(inputs, self.window)
-        if runs_kernels(inputs):
-            largest, _ = _Pooling.apply(inputs.unsqueeze(0), self.window)
-            return largest.squeeze(0)
-        if self.window == (2, 2) and inputs.device.type == "cpu":
+        fits = inputs.dim() == 4 and inputs.shape[-2] >= self.window[0] and inputs.shape[-1] >= self.window[1]
+        if fits and runs_kernels(inputs):
+            return _Pooling.apply(inputs.unsqueeze(0), self.window)[0].squeeze(0)
+        if fits and self.window == (2, 2) and inputs.device.type == "cpu":
             return _pool_pairs(inputs)
         return F.max_pool2d(inputs, self.window)
 
@@ -318,7 +283,7 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-class _Normalization(torch.autograd.Function):
+class _Normalization(_ForAllCopies):
     """Batch normalisation of ``[copies, samples, channels, ...]``; its second and third output are statistics."""
 
     @staticmethod
@@ -340,13 +305,6 @@ class _Normalization(torch.autograd.Function):
         by_x, by_weight, by_bias = _NormalizationGradient.apply(x, by_y, mask, weight, mean, variance, ctx.eps)
         return by_x, None, by_weight, by_bias, None
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *inputs: Any
-    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        outputs = _Normalization.apply(*_joined(info, in_dims[:4], *inputs[:4]), inputs[4])
-        return tuple(_parted(info, output) for output in outputs), (0, 0, 0)
-
 
 class _NormalizationGradient(_Gradient):
     @staticmethod
@@ -357,13 +315,6 @@ class _NormalizationGradient(_Gradient):
 
         return normalization.normalize_gradient(x, by_y, mask, weight, mean, variance, eps)
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *inputs: Any
-    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        outputs = _NormalizationGradient.apply(*_joined(info, in_dims[:6], *inputs[:6]), inputs[6])
-        return tuple(_parted(info, output) for output in outputs), (0, 0, 0)
-
 
 def normalize(
     inputs: Tensor, mask: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
@@ -373,5 +324,4 @@ def normalize(
     weight = inputs.new_ones(channels) if weight is None else weight
     bias = inputs.new_zeros(channels) if bias is None else bias
     outputs = _Normalization.apply(*(tensor.unsqueeze(0) for tensor in (inputs, mask, weight, bias)), eps)
-    normal, mean, variance = (output.squeeze(0) for output in outputs)
-    return normal, mean, variance
+    return tuple(output.squeeze(0) for output in outputs)

@@ -14,9 +14,7 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 CPU_STACK_VALUES = 520_000  # parameters of all stacked clients: beyond this a stack falls out of a core's cache
-CUDA_SHARE = (
-    0.5  # of all memory, for the clients that train together; the rest is data, models and the allocator's slack
-)
+CUDA_SHARE = 0.5  # of all memory, for clients that train together; the rest is data, models and the allocator's slack
 COPIES_OF_PARAMETERS = 8  # received and own parameters, gradient, optimiser state, and what is in flight between them
 MOST_SLOTS = 8192  # a GPU is busy long before
 
@@ -37,9 +35,8 @@ class MemoryBudget:
         """What suits the device; on a GPU by its size, not by what is free now, so that it is the same each time."""
         if device.type == "cpu":
             # Measured on two cores: stacked matrix products beat a loop, stacked convolutions do not.
-            stack = (
-                1 if model.has_convolutions or model.moving_buffers else max(1, CPU_STACK_VALUES // model.params.total)
-            )
+            one_by_one = model.has_convolutions or model.moving_buffers
+            stack = 1 if one_by_one else max(1, CPU_STACK_VALUES // model.params.total)
             return cls(slots=stack, models=stack, samples=1000)
         budget = CUDA_SHARE * torch.cuda.get_device_properties(device).total_memory
         activations = model.saved_bytes(input_shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +21,7 @@ from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData, auxiliary_samples
 from fedga.engine.evaluation.metrics import Metric
 from fedga.engine.optimizers import averaging_weight
-from fedga.engine.stack.stacked import StackedModel, constants
+from fedga.engine.stack.stacked import StackedModel
 from fedga.selection import Selection, make_selection
 from fedga.selection.availability import Availability, read_availability
 from fedga.servers import ServerOptimizer, make_server
@@ -92,11 +93,20 @@ def stacking_key(lane: Lane) -> tuple[Any, ...]:
     dataset = lane.federation.dataset
     samples = (dataset.name, dataset.fingerprint) if dataset.fingerprint else id(dataset)
     return (
-        (samples, network, trained, constants(lane.model)),
+        (samples, network, trained, _constants(lane.model)),
         (lane.federation.num_clients, spec.active, spec.batch_size, spec.local_epochs, spec.augment),
         (spec.optimizer, spec.momentum, spec.evaluate_every, spec.diagnose_every, spec.precision),
         id(lane) if overrides(lane.algorithm, "groups") else None,  # clients one after another: a run by itself
     )
+
+
+def _constants(module: nn.Module) -> bytes:
+    """Digest of the buffers that are not floats and not counters; copies in one stack share them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, buffer in module.named_buffers():
+        if not buffer.is_floating_point() and not name.endswith("num_batches_tracked"):
+            digest.update(name.encode() + buffer.detach().cpu().numpy().tobytes())
+    return digest.digest()
 
 
 def in_engine_order(lanes: Sequence[Lane]) -> list[Lane]:
@@ -118,7 +128,7 @@ class Own:
     has_head: bool  # whether the head is among them: then there is no global model to test
 
     @classmethod
-    def of(cls, algorithm: Algorithm, model: StackedModel) -> Own | None:
+    def of(cls, algorithm: Algorithm, model: StackedModel, device: torch.device | str = "cpu") -> Own | None:
         """None where everything travels. Buffers stay with the layer whose parameters all stay."""
         if not overrides(algorithm, "travels"):
             return None
@@ -126,11 +136,9 @@ class Own:
         stays = [name for name in model.params.shapes if name not in travels]
         layers = {name.rpartition(".")[0] for name in stays} - {name.rpartition(".")[0] for name in travels}
         buffers = [name for name in model.buffers.shapes if name.rpartition(".")[0] in layers]
-        params, own_buffers = model.params.mask(stays).nonzero()[:, 0], model.buffers.mask(buffers).nonzero()[:, 0]
+        masks = model.params.mask(stays), model.buffers.mask(buffers)
+        params, own_buffers = (mask.nonzero()[:, 0].to(device) for mask in masks)
         return cls(params, own_buffers, any(name in stays for name in model.params.head))
-
-    def to(self, device: torch.device) -> Own:
-        return Own(self.params.to(device), self.buffers.to(device), self.has_head)
 
 
 @dataclass(eq=False)
@@ -147,8 +155,9 @@ class Segment:
     own: Own | None
 
     @property
-    def size(self) -> int:
-        return self.lanes.stop - self.lanes.start
+    def numbers(self) -> range:
+        """Of its lanes."""
+        return range(self.lanes.start, self.lanes.stop)
 
     def take(self, lanes: Tensor, clients: Tensor) -> dict[str, Tensor]:
         """What the given clients keep, ``[slots, ...]``, on the device."""
@@ -160,6 +169,11 @@ class Segment:
     def put(self, lanes: Tensor, clients: Tensor, values: Mapping[str, Tensor]) -> None:
         for name, value in self.client_state.items():
             value[lanes.to(value.device), clients.to(value.device)] = values[name].to(value.device)
+
+
+def rows_of(tensors: Mapping[str, Tensor], rows: Any) -> dict[str, Tensor]:
+    """The same rows of all tensors, or a single one."""
+    return {name: value[rows] for name, value in tensors.items()}
 
 
 @dataclass
@@ -209,10 +223,8 @@ class LaneStack:
         optimizer = self.lanes[which[0]].server
         rates = [self.lanes[lane].spec.server_rate for lane in which]
         rate = self.per_lane([optimizer.default_rate if value is None else value for value in rates])
-        names = optimizer.state(self.params[0])
-        return ServerGroup(
-            optimizer, which, rate, {name: self._stack(states, f"server_{name}", which) for name in names}
-        )
+        state = {name: self._stack(states, f"server_{name}", which) for name in optimizer.state(self.params[0])}
+        return ServerGroup(optimizer, which, rate, state)
 
     def _segment(self, states: Sequence[LaneState], data: DeviceData, which: list[int]) -> Segment:
         def stacked(prefix: str) -> dict[str, Tensor]:
@@ -222,8 +234,7 @@ class LaneStack:
         def here(prefix: str) -> dict[str, Tensor]:
             return {name: value.to(self.device) for name, value in stacked(prefix).items()}
 
-        lane, auxiliary = self.lanes[which[0]], None
-        algorithm = lane.algorithm
+        lane, algorithm, auxiliary = self.lanes[which[0]], self.lanes[which[0]].algorithm, None
         if algorithm.auxiliary_samples:
             seeds = [self.lanes[lane].spec.seed for lane in which]
             places = [auxiliary_samples(data.dataset, seed, algorithm.auxiliary_samples) for seed in seeds]
@@ -231,17 +242,9 @@ class LaneStack:
         kept = stacked("client.")
         home = self.device if data.has_room_for(sum(value.nbytes for value in kept.values())) else torch.device("cpu")
         kept = {name: value.to(home) for name, value in kept.items()}
-        own = Own.of(algorithm, self.model)
-        return Segment(
-            algorithm,
-            lane.selection,
-            slice(which[0], which[-1] + 1),
-            here("server."),
-            here("select."),
-            kept,
-            auxiliary,
-            None if own is None else own.to(self.device),
-        )
+        states_here = (here("server."), here("select."), kept)
+        own = Own.of(algorithm, self.model, self.device)
+        return Segment(algorithm, lane.selection, slice(which[0], which[-1] + 1), *states_here, auxiliary, own)
 
     def move(self, params: Tensor, buffers: Tensor, round_number: int) -> None:
         """The next global models, ``[lanes, ...]``, and their averages over rounds."""
@@ -261,12 +264,12 @@ class LaneStack:
             found[lane]["averaged_buffers"] = self.averaged_buffers[position]
         for group in self.servers:
             for position, lane in enumerate(group.lanes):
-                found[lane] |= {f"server_{name}": value[position] for name, value in group.state.items()}
+                found[lane] |= {f"server_{name}": value for name, value in rows_of(group.state, position).items()}
         for segment in self.segments:
             parts = (("server.", segment.state), ("select.", segment.select_state), ("client.", segment.client_state))
             for prefix, tensors in parts:
                 for name, tensor in tensors.items():
-                    for position, lane in enumerate(range(segment.lanes.start, segment.lanes.stop)):
+                    for position, lane in enumerate(segment.numbers):
                         found[lane][prefix + name] = tensor[position]
         return [{name: tensor.cpu().clone() for name, tensor in state.items()} for state in found]
 
@@ -286,9 +289,8 @@ def server_state(lane: Lane, model: StackedModel) -> LaneState:
 
 def first_client_state(algorithm: Algorithm, model: StackedModel, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
     """What a client keeps before its first round, its own part of the model included."""
-    state, own = dict(algorithm.client_state(params)), Own.of(algorithm, model)
+    state, own = dict(algorithm.client_state(params)), Own.of(algorithm, model, params.device)
     if own is not None:
-        own = own.to(params.device)
         state |= dict(zip(OWN, (params[own.params], buffers[own.buffers]), strict=True))
     return state
 

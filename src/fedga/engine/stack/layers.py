@@ -32,7 +32,7 @@ class BatchContext:
     calls: dict[int, int] = field(default_factory=dict)  # of every dropout layer, within one forward pass
     features: Tensor | None = None  # the head's input in this forward pass, where somebody keeps it
 
-    def begin(self, mask: Tensor | None, dropout_key: Tensor, is_whole: bool = False) -> None:
+    def begin(self, mask: Tensor, dropout_key: Tensor, is_whole: bool = False) -> None:
         """A new batch comes through."""
         self.mask, self.dropout_key, self.is_whole, self.calls = mask, dropout_key, is_whole, {}
 
@@ -54,8 +54,8 @@ class KeepFeatures:
 class MaskedBatchNorm(nn.Module):
     """Batch normalisation over the real rows of a batch; equal to ``torch.nn.BatchNorm`` on those rows alone."""
 
-    running_mean: Tensor | None
-    running_var: Tensor | None
+    running_mean: Tensor
+    running_var: Tensor
     normalizes = True
 
     def __init__(self, original: _BatchNorm, context: BatchContext) -> None:
@@ -73,10 +73,10 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_var", original.running_var)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if not self.training and self.running_mean is not None and self.running_var is not None:
+        if not self.training:
             return self._scaled(inputs, self.running_mean, self.running_var)
-        if self.context.is_whole and self.running_mean is not None and self.running_var is not None:
-            return self._by_torch(inputs, self.running_mean, self.running_var)
+        if self.context.is_whole:
+            return self._by_torch(inputs)
         mask, any_real = self._rows(inputs.dtype)
         count = mask.sum() * inputs[0, 0].numel()
         if runs_kernels(inputs):
@@ -84,16 +84,15 @@ class MaskedBatchNorm(nn.Module):
         else:
             mean, variance = _statistics(inputs, mask, count)
             outputs = self._scaled(inputs, mean, variance)
-        if self.running_mean is not None and self.running_var is not None:
-            moved = self.momentum * any_real.to(mean.dtype)
-            unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
-            self.running_mean = self.running_mean + moved * (mean.detach() - self.running_mean)
-            self.running_var = self.running_var + moved * (unbiased - self.running_var)
+        moved = self.momentum * any_real.to(mean.dtype)
+        unbiased = variance.detach() * (count / (count - 1).clamp(min=1))
+        self.running_mean = self.running_mean + moved * (mean.detach() - self.running_mean)
+        self.running_var = self.running_var + moved * (unbiased - self.running_var)
         return outputs
 
-    def _by_torch(self, inputs: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    def _by_torch(self, inputs: Tensor) -> Tensor:
         """PyTorch's own, which moves statistics in place: ours may lie in somebody else's memory."""
-        self.running_mean, self.running_var = mean.clone(), variance.clone()
+        self.running_mean, self.running_var = self.running_mean.clone(), self.running_var.clone()
         statistics = (self.running_mean, self.running_var)
         return F.batch_norm(inputs, *statistics, self.weight, self.bias, True, self.momentum, self.eps)
 
@@ -159,27 +158,14 @@ def _replace(model: nn.Module, kind: Any, make: Callable[[Any], nn.Module]) -> n
     return model
 
 
-def replace_dropout(model: nn.Module, context: BatchContext) -> nn.Module:
-    """``model`` itself with every dropout layer drawing by counter."""
-    numbers = itertools.count()
+def prepare_for_padding(model: nn.Module) -> tuple[nn.Module, BatchContext]:
+    """A copy of ``model`` with every layer that looks across rows, draws at random or convolves replaced by ours."""
+    context, numbers = BatchContext(), itertools.count()
 
     def keyed(child: Any) -> nn.Module:
         return KeyedDropout(child.p, not isinstance(child, nn.Dropout), next(numbers), context)
 
-    return _replace(model, _DROPOUTS, keyed)
-
-
-def set_dropout_key(model: nn.Module, key: int) -> None:
-    """The draw that the dropout layers of an ordinary (unstacked) model make next."""
-    for module in model.modules():
-        if isinstance(module, KeyedDropout):
-            module.context.begin(None, torch.tensor(key))
-
-
-def prepare_for_padding(model: nn.Module) -> tuple[nn.Module, BatchContext]:
-    """A copy of ``model`` with every layer that looks across rows, draws at random or convolves replaced by ours."""
-    context = BatchContext()
-    prepared = replace_dropout(copy.deepcopy(model), context)
+    prepared = _replace(copy.deepcopy(model), _DROPOUTS, keyed)
     prepared = _replace(prepared, _BatchNorm, lambda child: MaskedBatchNorm(child, context))
     return _replace(prepared, nn.Conv2d | nn.MaxPool2d, _for_all_copies), context
 

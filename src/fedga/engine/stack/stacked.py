@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import sys
 from collections.abc import Callable
 from functools import cached_property
@@ -55,15 +53,6 @@ def float_buffers(module: nn.Module) -> dict[str, Tensor]:
     return frozen | {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
 
 
-def constants(module: nn.Module) -> bytes:
-    """Digest of the buffers that are not floats and not counters; copies in one stack share them."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, buffer in module.named_buffers():
-        if not buffer.is_floating_point() and not name.endswith("num_batches_tracked"):
-            digest.update(name.encode() + buffer.detach().cpu().numpy().tobytes())
-    return digest.digest()
-
-
 class StackedModel:
     """Runs a network for many parameter vectors at once. Holds no parameters itself."""
 
@@ -78,10 +67,9 @@ class StackedModel:
         # A network may bring its own way of running many copies; see `fedga.models.mlp`. A subclass has to bring its
         # own: what it changes in `forward`, an inherited one would not know of.
         own = {} if frozen else vars(type(prepared))
-        self._by_hand: Callable[..., Tensor] | None = own["stacked"].__get__(prepared) if "stacked" in own else None
-        self._gradient_by_hand: Callable[..., None] | None = (
-            own["stacked_gradient"].__get__(prepared) if "stacked_gradient" in own else None
-        )
+        by_hand = [own[name].__get__(prepared) if name in own else None for name in ("stacked", "stacked_gradient")]
+        self._by_hand: Callable[..., Tensor] | None = by_hand[0]
+        self._gradient_by_hand: Callable[..., None] | None = by_hand[1]
         self._keeps_features = False
         self.stands_still: frozenset[str] = getattr(module, "stands_still", frozenset())  # by the algorithm's wish
         if not self.params.total:
@@ -91,11 +79,7 @@ class StackedModel:
 
     def check(self, input_shape: tuple[int, ...]) -> None:
         """Refuse a network that cannot be run for several clients at once, or that draws from the global generator."""
-        device = next(self._module.parameters()).device
-        params = torch.zeros(2, self.params.total, dtype=self.dtype, device=device)
-        buffers = torch.ones(2, self.buffers.total, dtype=self.dtype, device=device)
-        inputs = torch.zeros(2, 2, *input_shape, dtype=self.dtype, device=device)
-        keys = torch.zeros(2, dtype=torch.int64, device=device)
+        params, buffers, inputs, *rest = self._made_up(2, 2, input_shape)
         if self._moving is None:
             self._check_own_buffers(input_shape)
         self._module.train()
@@ -104,7 +88,7 @@ class StackedModel:
                 if self._moving:
                     self.evaluate(params, buffers, inputs[0])
                 else:
-                    self._train(params, buffers, inputs, torch.ones_like(inputs.flatten(2)[:, :, 0]), keys)
+                    self._train(params, buffers, inputs, *rest)
         except RuntimeError as error:
             if "randomness" in str(error):
                 raise _draws_at_random() from error
@@ -113,19 +97,25 @@ class StackedModel:
             reason = why_not_mapped(error, self._files()) or unknown
             raise FedGAError(f"the model cannot be run for several clients at once, it {reason}") from error
 
+    def _made_up(self, copies: int, samples: int, input_shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Parameters, buffers, inputs, mask and dropout keys for a trial."""
+        like = next(self._module.parameters())
+        params, buffers = like.new_zeros(copies, self.params.total), like.new_ones(copies, self.buffers.total)
+        inputs, mask = like.new_zeros(copies, samples, *input_shape), like.new_ones(copies, samples)
+        return params, buffers, inputs, mask, like.new_zeros(copies, dtype=torch.int64)
+
     def _check_own_buffers(self, input_shape: tuple[int, ...]) -> None:
         """Find the buffers that move; where there are any, a whole step shows what else would fail in training."""
-        device = next(self._module.parameters()).device
         tensors = dict(self._module.named_parameters()) | dict(self._module.named_buffers())
         params, buffers = self.params.flatten(tensors), self.buffers.flatten(tensors).to(self.dtype)
         # From 0 to 1, as pixels are: what a network looks up by its inputs has an entry 0.
-        inputs = torch.rand(3, *input_shape, generator=torch.Generator().manual_seed(0)).to(device, self.dtype)
-        mask, key = inputs.new_ones(3), torch.zeros((), dtype=torch.int64, device=device)
+        _, _, blank, mask, keys = self._made_up(1, 3, input_shape)
+        inputs = torch.rand(blank.shape, generator=torch.Generator().manual_seed(0)).to(blank)
         before = torch.get_rng_state()
         try:
-            self._find_moving(params, buffers, inputs, mask)
+            self._find_moving(params, buffers, inputs[0], mask[0])
             if self._moving:
-                given = (params[None], buffers[None], inputs[None], mask[None], key[None])
+                given = (params[None], buffers[None], inputs, mask, keys)
                 self.gradient(*given, lambda outputs: outputs.logits.sum(), torch.empty_like(params[None]))
         except (FedGAError, MemoryError):
             raise
@@ -151,16 +141,14 @@ class StackedModel:
                 f"the model makes its buffer {name} while it trains, so that clients would share it: give it its first "
                 f'values in __init__, as in self.register_buffer("{name.rpartition(".")[2]}", torch.zeros(3))'
             )
-        # A value may be written to and stay what it is for once: its version tells.
-        moved = [
-            name
-            for name, value in after.items()
-            if value is not given[name] or value._version or not torch.equal(value, before[name])
-        ]
-        moving = tuple(name for name in moved if not _is_ours(self._module, name))
-        for name in moving:
-            self._check_moved(name, before[name], after[name])
-        self._moving = moving
+        moving = []
+        for name, value in after.items():
+            # A value may be written to and stay what it is for once: its version tells.
+            moved = value is not given[name] or value._version or not torch.equal(value, before[name])
+            if moved and not isinstance(self._module.get_submodule(name.rpartition(".")[0]), MaskedBatchNorm):
+                self._check_moved(name, before[name], value)
+                moving.append(name)
+        self._moving = tuple(moving)
         if moving:
             self._by_hand = self._gradient_by_hand = None  # which know nothing of buffers
 
@@ -184,7 +172,6 @@ class StackedModel:
 
     def saved_bytes(self, input_shape: tuple[int, ...]) -> int:
         """Bytes of activations that the backward pass of one more sample needs."""
-        device = next(self._module.parameters()).device
 
         def saved(samples: int) -> int:
             total = 0
@@ -194,20 +181,13 @@ class StackedModel:
                 total += tensor.nbytes
                 return tensor
 
-            params = torch.zeros(1, self.params.total, dtype=self.dtype, device=device, requires_grad=True)
-            buffers = torch.ones(1, self.buffers.total, dtype=self.dtype, device=device)
-            inputs = torch.zeros(1, samples, *input_shape, dtype=self.dtype, device=device)
-            keys = torch.zeros(1, dtype=torch.int64, device=device)
+            params, *rest = self._made_up(1, samples, input_shape)
             self._module.train()
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-                self._train(params, buffers, inputs, inputs.new_ones(1, samples), keys)
+                self._train(params.requires_grad_(), *rest)
             return total
 
         return max(saved(3) - saved(2), torch.Size(input_shape).numel() * 4)
-
-    def copy(self) -> StackedModel:
-        """One of its own for another thread: a forward pass borrows the module for its parameters."""
-        return copy.deepcopy(self)
 
     def to(self, device: torch.device) -> StackedModel:
         self._module.to(device)
@@ -281,15 +261,15 @@ class StackedModel:
 
     def evaluate(self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None) -> Tensor:
         """Logits ``[copies, samples, classes]`` in evaluation mode; ``inputs`` shared, ``[samples, ...]``."""
-        if self._by_hand is not None and head is None and len(params) > 1:
-            return self._by_hand(self.params.views(params), inputs.expand(len(params), *inputs.shape))
-        return self._evaluated(params, buffers, inputs.expand(len(params), *inputs.shape), None, head)[0]
+        return self.evaluate_each(params, buffers, inputs.expand(len(params), *inputs.shape), head, None)
 
-    def evaluate_each(self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None) -> Tensor:
-        """Like `evaluate` with inputs of its own for every copy, ``[copies, samples, ...]``."""
+    def evaluate_each(
+        self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None, axis: int | None = 0
+    ) -> Tensor:
+        """Like `evaluate` with inputs ``[copies, samples, ...]``, of its own for every copy unless ``axis`` is None."""
         if self._by_hand is not None and head is None and len(params) > 1:
             return self._by_hand(self.params.views(params), inputs)
-        return self._evaluated(params, buffers, inputs, 0, head)[0]
+        return self._evaluated(params, buffers, inputs, axis, head)[0]
 
     def evaluate_with_features(
         self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None
@@ -303,10 +283,9 @@ class StackedModel:
     ) -> tuple[Tensor, ...]:
         if len(params) == 1:
             found = tuple(part.unsqueeze(0) for part in self._evaluate_one(params[0], buffers[0], inputs[0]))
-        elif axis is None:
-            found = vmap(self._evaluate_one, in_dims=(0, 0, None))(params, buffers, inputs[0])
         else:
-            found = vmap(self._evaluate_one)(params, buffers, inputs)
+            given = inputs[0] if axis is None else inputs
+            found = vmap(self._evaluate_one, in_dims=(0, 0, axis))(params, buffers, given)
         return found if head is None else (head(found[1], params), *found[1:])
 
     def gradient(
@@ -416,7 +395,3 @@ def _draws_at_random() -> FedGAError:
         "the model draws random numbers outside torch.nn.Dropout layers, so that a run would depend on what ran before "
         "it: use nn.Dropout (or 1d, 2d, 3d) for them"
     )
-
-
-def _is_ours(module: nn.Module, buffer: str) -> bool:
-    return isinstance(module.get_submodule(buffer.rpartition(".")[0]), MaskedBatchNorm)

@@ -7,6 +7,7 @@ the order of sums; this way the numbers are the same on any number of them. On a
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import platform
 from collections import deque
@@ -41,6 +42,23 @@ def _keep_freed_memory() -> None:
         library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+@contextmanager
+def computing_in(precision: str) -> Iterator[None]:
+    """TF32 (10 bits of mantissa in products, on CUDA only) on or off, and only cuDNN's repeatable algorithms.
+
+    PyTorch itself leaves TF32 on for convolutions.
+    """
+    tf32 = precision == "tf32"
+    products = torch.backends.cuda.matmul
+    before = products.allow_tf32
+    products.allow_tf32 = tf32
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32):
+            yield
+    finally:
+        products.allow_tf32 = before
+
+
 class Workers:
     """Runs ``work(model, item)``, where ``model`` is a copy that no other piece of work uses at that moment."""
 
@@ -52,8 +70,8 @@ class Workers:
         if self._on_cpu:
             _keep_freed_memory()
         if self.count > 1:
-            for _ in range(self.count):
-                self._copies.put(model.copy())
+            for _ in range(self.count):  # a forward pass borrows a module for its parameters
+                self._copies.put(copy.deepcopy(model))
             self._pool = ThreadPoolExecutor(self.count, "fedga", initializer=torch.set_num_threads, initargs=(1,))
 
     @contextmanager

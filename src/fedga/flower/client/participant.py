@@ -12,10 +12,10 @@ from fedga.algorithms.base import Algorithm, Batch, Tensors
 from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
 from fedga.engine.local import Slots, SlotSegment, final_reports, stacked_head, train_locally
-from fedga.engine.precision import computing_in
 from fedga.engine.slots import Places, SlotPlanner
 from fedga.engine.stack.lanes import OWN, Own
 from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.stack.workers import computing_in
 from fedga.flower.replies import Declaration
 from fedga.measures.scores import recall
 from fedga.spec.settings import TrainingSettings
@@ -97,8 +97,7 @@ class Participant:
         tensors = (_stacked(received.beside), _stacked(kept))
         segment = SlotSegment(self.algorithm, slice(0, 1), *tensors, 0, only[0], only[0])
         who = Places(slice(0, 1), only, torch.full_like(only, self.number))
-        own = Own.of(self.algorithm, self.model)
-        own = None if own is None else own.to(data.device)
+        own = Own.of(self.algorithm, self.model, data.device)
         given = (received.params[None].clone(), received.buffers[None].clone(), [segment], [own])
         return planner.slots(round_number, who, *given), own
 

@@ -18,13 +18,12 @@ from fedga.algorithms.base import overrides
 from fedga.data.assemble import listed
 from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluator import ClientEvaluator
-from fedga.engine.precision import computing_in
 from fedga.engine.round import Asking, Survey, Train, play_round
 from fedga.engine.server import LaneRound, Returned, ServerSide, lane_sums
 from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, server_state
 from fedga.engine.stack.stacked import StackedModel
-from fedga.engine.stack.workers import Workers
+from fedga.engine.stack.workers import Workers, computing_in
 from fedga.flower import replies as reading
 from fedga.flower import wire
 from fedga.flower.replies import Declaration, Read, Reply

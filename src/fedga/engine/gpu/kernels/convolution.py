@@ -19,37 +19,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedga.engine.gpu.kernels.padding import one_block_each, spread
+
 OUTER_CHANNELS = 16  # up to so many output channels, outer products are faster
 WIDE_TAPS = 5  # kernels at least so wide have their derivative summed four positions at a time
 PROGRAMS_WANTED = 1024  # enough to keep every multiprocessor of a large GPU busy
-
-
-@triton.jit
-def _spread(
-    x,  # [copies, planes, H, W], copies x_copy apart
-    y,  # [copies, planes, YH, YW]
-    x_copy,
-    values,  # planes * YH * YW
-    H: tl.constexpr,
-    W: tl.constexpr,
-    YH: tl.constexpr,
-    YW: tl.constexpr,
-    PAD_Y: tl.constexpr,
-    PAD_X: tl.constexpr,
-    STEP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Pictures with zeros around them and, for STEP > 1, between their pixels."""
-    copy = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    plane, place = at // (YH * YW), at % (YH * YW)
-    row, column = place // YW - PAD_Y, place % YW - PAD_X
-    inside = (row >= 0) & (row < (H - 1) * STEP + 1) & (column >= 0) & (column < (W - 1) * STEP + 1)
-    if STEP > 1:
-        inside = inside & (row % STEP == 0) & (column % STEP == 0)
-    source = x + copy * x_copy + plane * (H * W) + (row // STEP) * W + column // STEP
-    value = tl.load(source, mask=inside & (at < values), other=0.0)
-    tl.store(y + copy * values + at, value, mask=at < values)
 
 
 @triton.jit
@@ -303,32 +277,9 @@ def _packed(weight: Tensor, block: int) -> Tensor:
     return packed
 
 
-def _one_block_each(x: Tensor) -> Tensor:
-    """``x`` with every copy contiguous; copies may share memory."""
-    return x if x[0].is_contiguous() else x.contiguous()
-
-
-def spread(x: Tensor, padding: tuple[int, int, int, int], step: int) -> Tensor:
-    """``[copies, samples, channels, H, W]`` with zeros around (top, bottom, left, right) and between the pixels."""
-    top, bottom, left, right = padding
-    if step == 1 and not any(padding):
-        return x
-    x = _one_block_each(x)
-    height, width = x.shape[3:]
-    shape = ((height - 1) * step + 1 + top + bottom, (width - 1) * step + 1 + left + right)
-    y = x.new_empty(*x.shape[:3], *shape)
-    values = y[0].numel()
-    _spread[(triton.cdiv(values, 1024), len(x))](
-        *(x, y, x.stride(0), values),
-        **{"H": height, "W": width, "YH": shape[0], "YW": shape[1], "PAD_Y": top, "PAD_X": left, "STEP": step},
-        BLOCK=1024,
-    )
-    return y
-
-
 def correlate(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, tf32: bool = False) -> Tensor:
     """Every copy's inputs ``[copies, samples, I, H, W]`` with that copy's kernels ``[copies, O, I, KH, KW]``."""
-    x = _one_block_each(x)
+    x = one_block_each(x)
     copies, samples, inputs, height, width = x.shape
     outputs, taps = weight.shape[1], weight.shape[3:]
     out = ((height - taps[0]) // stride + 1, (width - taps[1]) // stride + 1)
@@ -364,7 +315,7 @@ def weight_gradient(
     tf32: bool = False,
 ) -> Tensor:
     """Derivative by the kernels of every copy, ``[copies, O, I, KH, KW]``; summed in one fixed order."""
-    x, by_y = _one_block_each(x), by_y.contiguous()
+    x, by_y = one_block_each(x), by_y.contiguous()
     by_kind = _wide_gradient if taps[1] >= WIDE_TAPS else _narrow_gradient
     return by_kind(x, by_y, taps, stride, padding, tf32)
 
