@@ -1,7 +1,5 @@
 """Libraries that do not fit into memory are refused before they are loaded, since some would end the process."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`fedga flower`: our algorithms as a Flower app, and real federations of a server and its sites."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import signal

@@ -4,8 +4,6 @@ The files are ``cli/templates/KIND.txt``; ``{name}``, ``{module}`` and ``{title}
 and FocalLoss.
 """
 
-from __future__ import annotations
-
 import ast
 import datetime
 import importlib.util

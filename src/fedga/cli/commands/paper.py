@@ -1,7 +1,5 @@
 """`fedga paper`: the paper's tables and figures, from one command each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

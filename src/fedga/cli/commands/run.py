@@ -1,7 +1,5 @@
 """`fedga run`: settings in, a trained and evaluated grid of runs out."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence

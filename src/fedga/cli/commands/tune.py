@@ -1,7 +1,5 @@
 """`fedga tune`: the learning rate by grid search on one algorithm, then the same rate for all."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
