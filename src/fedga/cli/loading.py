@@ -24,7 +24,5 @@ class _Watch:
             return
         library, takes = _TAKES[name]
         if left < takes:
-            raise FedGAError(
-                f"too little memory to load {library} (it takes {takes / 1e6:.0f} MB, and {left / 1e6:.0f} MB are left "
-                "to this process): raise the limit (ulimit -v)"
-            )
+            room = f"it takes {takes / 1e6:.0f} MB, and {left / 1e6:.0f} MB are left to this process"
+            raise FedGAError(f"too little memory to load {library} ({room}): raise the limit (ulimit -v)")

@@ -83,12 +83,20 @@ def help_text(name: str) -> str:
     return f"{setting.help}: {', '.join(known)}" if known else setting.help
 
 
+def setting_option(name: str, *flags: str, metavar: str = "LIST", panel: str | None = None) -> Any:
+    """The option of a setting, under its own flag or under others."""
+    given: dict[str, Any] = {
+        "help": help_text(name),
+        "show_default": False,
+        "rich_help_panel": panel,
+        "metavar": metavar,
+    }
+    return typer.Option(*(flags or (SETTINGS[name].flag,)), **given)
+
+
 def _parameter(name: str, panel: str) -> inspect.Parameter:
-    flag = SETTINGS[name].flag
-    option = typer.Option(flag, help=help_text(name), show_default=False, rich_help_panel=panel, metavar="LIST")
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
+    annotation = Annotated[str | None, setting_option(name, panel=panel)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:

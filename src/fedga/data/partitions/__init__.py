@@ -14,12 +14,8 @@ from fedga import plugins
 from fedga.data.assemble import listed
 from fedga.data.federation import Dataset, Federation
 from fedga.data.partitions.base import Assignment, Partition, PartitionInputs
-from fedga.data.partitions.dirichlet import Dirichlet
-from fedga.data.partitions.dirichlet_class import DirichletClass
-from fedga.data.partitions.even import Even
-from fedga.data.partitions.iid import IID
-from fedga.data.partitions.natural import Natural, natural_clients
-from fedga.data.partitions.shards import Shards
+from fedga.data.partitions.dirichlet import Dirichlet, DirichletClass
+from fedga.data.partitions.rules import IID, Even, Natural, Shards, natural_clients
 from fedga.errors import FedGAError, a_or_an
 
 __all__ = ["PARTITIONS", "Assignment", "Partition", "PartitionInputs", "make_federation", "needs_alpha"]

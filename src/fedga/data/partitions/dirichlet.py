@@ -1,4 +1,4 @@
-"""The paper's partition: every client draws a label distribution; clients are equally large, some data stays unused."""
+"""Partitions by Dirichlet draws: the paper's, and the one of each class on its own."""
 
 import numpy as np
 
@@ -6,12 +6,27 @@ from fedga.data.partitions.base import Assignment, Partition, PartitionInputs, b
 
 
 class Dirichlet(Partition):
+    """The paper's: every client draws a label distribution; clients are equally large, some data stays unused."""
+
     needs_alpha = True
 
     def assign(self, inputs: PartitionInputs) -> Assignment:
         sizes = inputs.class_sizes
         distributions = label_distributions(inputs.generator, inputs.alpha, inputs.clients, len(sizes))
         return by_counts(inputs, cut_to_fit(wanted_counts(distributions, sizes), sizes))
+
+
+class DirichletClass(Partition):
+    """Every class is spread over the clients by its own Dirichlet draw: unequal client sizes, every sample used."""
+
+    needs_alpha = True
+
+    def assign(self, inputs: PartitionInputs) -> Assignment:
+        sizes = inputs.class_sizes[:, None]
+        shares = label_distributions(inputs.generator, inputs.alpha, len(sizes), inputs.clients)
+        ends = np.rint(np.cumsum(shares, axis=1) * sizes).astype(np.int64)
+        ends[:, -1:] = sizes
+        return by_counts(inputs, np.diff(np.minimum(ends, sizes), axis=1, prepend=0).T)
 
 
 def label_distributions(generator: np.random.Generator, alpha: float, rows: int, columns: int) -> np.ndarray:
