@@ -85,13 +85,8 @@ def help_text(name: str) -> str:
 
 def setting_option(name: str, *flags: str, metavar: str = "LIST", panel: str | None = None) -> Any:
     """The option of a setting, under its own flag or under others."""
-    given: dict[str, Any] = {
-        "help": help_text(name),
-        "show_default": False,
-        "rich_help_panel": panel,
-        "metavar": metavar,
-    }
-    return typer.Option(*(flags or (SETTINGS[name].flag,)), **given)
+    shown: dict[str, Any] = {"help": help_text(name), "metavar": metavar, "rich_help_panel": panel}
+    return typer.Option(*(flags or (SETTINGS[name].flag,)), show_default=False, **shown)
 
 
 def _parameter(name: str, panel: str) -> inspect.Parameter:
