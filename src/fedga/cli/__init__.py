@@ -1,7 +1,5 @@
 """The command line: one module per command, or per few that belong together."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -1,7 +1,5 @@
 """Paths that a user gave, checked before anything is loaded."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

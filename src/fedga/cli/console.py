@@ -1,7 +1,5 @@
 """Where text goes: results to standard output, everything said to the user to standard error."""
 
-from __future__ import annotations
-
 import sys
 from typing import NoReturn
 

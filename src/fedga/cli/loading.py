@@ -1,7 +1,5 @@
 """Libraries that do not fit into memory are refused before they are loaded, since some would end the process."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -26,7 +24,5 @@ class _Watch:
             return
         library, takes = _TAKES[name]
         if left < takes:
-            raise FedGAError(
-                f"too little memory to load {library} (it takes {takes / 1e6:.0f} MB, and {left / 1e6:.0f} MB are left "
-                "to this process): raise the limit (ulimit -v)"
-            )
+            room = f"it takes {takes / 1e6:.0f} MB, and {left / 1e6:.0f} MB are left to this process"
+            raise FedGAError(f"too little memory to load {library} ({room}): raise the limit (ulimit -v)")

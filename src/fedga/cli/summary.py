@@ -1,7 +1,5 @@
 """What `fedga run` leaves behind: a table on the terminal, pictures in the folder."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from pathlib import Path
 

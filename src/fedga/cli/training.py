@@ -39,10 +39,7 @@ def own_option(flag: str, text: str, metavar: str | None = None) -> Any:
 DataDir = Annotated[Path | None, own_option("--data-dir", "Folder with data files, else FEDGA_DATA.")]
 Device = Annotated[str | None, own_option("--device", "auto, cpu, cuda or cuda:1.", "NAME")]
 Threads = Annotated[str | None, own_option("--threads", "CPU threads, else all cores.", "NUMBER")]
-Engines = Annotated[
-    str | None,
-    own_option("--engine", "built-in, or flower: Flower's simulation on Ray.", "NAME"),
-]
+Engines = Annotated[str | None, own_option("--engine", "built-in, or flower: Flower's simulation on Ray.", "NAME")]
 Track = Annotated[str | None, own_option("--track", "Log every round to wandb, mlflow or tensorboard.", "LIST")]
 
 
@@ -121,12 +118,7 @@ def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = 
 
 
 def train(
-    prepared: Prepared,
-    folder: Path,
-    program: Program,
-    *,
-    axes: Sequence[str],
-    provenance: Sequence[Provenance] = (),
+    prepared: Prepared, folder: Path, program: Program, *, axes: Sequence[str], provenance: Sequence[Provenance] = ()
 ) -> None:
     """Train what the folder does not have yet, with a bar; Ctrl-C ends the program after the round it is in."""
     from fedga.cli.progress import StopRequest, SweepProgress

@@ -1,7 +1,5 @@
 """Arguments as they were typed: other spellings, what is given twice or empty, and mistakes in one sentence."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from typing import Any

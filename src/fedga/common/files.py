@@ -1,7 +1,5 @@
 """Files that are there whole or not at all, and files of others that are opened only if they are files."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

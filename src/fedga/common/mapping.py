@@ -1,7 +1,5 @@
 """Why a plugin cannot be mapped over clients, and which of its lines is at fault."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

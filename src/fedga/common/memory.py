@@ -1,7 +1,5 @@
 """How much memory there is, so that what a file's header promises is refused before it is unpacked."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

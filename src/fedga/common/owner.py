@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STALE_AFTER_S = 120.0  # silence after which a process on another machine is taken for dead
-
-
 _TEXT = re.compile(r"(?P<machine>[\w-]+)\.(?P<pid>\d{1,9})\.(?P<started>\d*)", re.ASCII)
 
 
@@ -55,19 +53,16 @@ class Owner:
             return None
         return started == self.started
 
-    def gone(self, last_sign: float) -> bool:
-        """Whether its work may be taken over, given the time of its last sign of life."""
-        alive = self.alive()
-        return time.time() - last_sign > STALE_AFTER_S if alive is None else not alive
-
 
 def is_gone(owner: object, last_sign: object) -> bool:
-    """Whether a process, by its text and the time of its last sign of life, is gone."""
+    """Whether the work of a process, known by its text and the time of its last sign of life, may be taken over."""
     try:
-        other = Owner.parse(owner)
+        alive = Owner.parse(owner).alive()
     except ValueError:  # a name that no process has
         return True
-    return not isinstance(last_sign, (int, float)) or other.gone(last_sign)
+    if not isinstance(last_sign, (int, float)):
+        return True
+    return time.time() - last_sign > STALE_AFTER_S if alive is None else not alive
 
 
 def _machine() -> str:

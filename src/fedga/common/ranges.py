@@ -1,7 +1,5 @@
 """Numbers that a setting or an option may take: one declaration of the range, one sentence for what lies outside."""
 
-from __future__ import annotations
-
 import math
 import numbers
 import operator

@@ -1,7 +1,5 @@
 """Cells of tables that people open in a spreadsheet, where a text may be taken for a formula."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

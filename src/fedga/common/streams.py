@@ -5,8 +5,6 @@ Nothing is consumed from a shared generator, so a run gives the same numbers alo
 way, on a GPU, or spread over real machines. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

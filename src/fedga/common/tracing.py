@@ -1,7 +1,5 @@
 """Where in a plugin an error came from."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Collection

@@ -119,10 +119,8 @@ def _hold_out(samples: Samples) -> tuple[Samples, Samples]:
         _, owner = np.unique(samples.clients, return_inverse=True)
         mask &= np.bincount(owner[~mask], minlength=owner.max(initial=0) + 1)[owner] > 0
     if not mask.any():
-        raise FedGAError(
-            f"{samples.where} has no class with {TEST_EVERY} samples, too few to hold out a test split: add samples, "
-            "or give a test split of your own"
-        )
+        few = f"{samples.where} has no class with {TEST_EVERY} samples, too few to hold out a test split"
+        raise FedGAError(f"{few}: add samples, or give a test split of your own")
     return samples.take(~mask), samples.take(mask)
 
 

@@ -12,8 +12,6 @@ a file it names, that belongs to another user or that everybody may write is not
 that project. Who may write by group, or write what such a file imports, is not checked.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -4,8 +4,6 @@ A file may import others that lie beside it, also in packages there. Parts in di
 ``helper.py``: the one beside a part is meant.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util

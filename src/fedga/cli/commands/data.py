@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from fedga.cli.checks import check_data_dir, check_data_variable
-from fedga.cli.commands.run import help_text
+from fedga.cli.commands.run import setting_option
 from fedga.cli.console import out, say
 from fedga.data import SOURCES, load_dataset
 from fedga.data.sources import is_here, own_datasets
@@ -57,9 +57,7 @@ def get(name: str, data_dir: DataDir = None) -> None:
 
 
 def _setting(name: str, *flags: str) -> Any:
-    setting = SETTINGS[name]
-    metavar = "NUMBER" if isinstance(setting.kind, Number) else "NAME"
-    return typer.Option(*(flags or (setting.flag,)), help=help_text(name), metavar=metavar, show_default=False)
+    return setting_option(name, *flags, metavar="NUMBER" if isinstance(SETTINGS[name].kind, Number) else "NAME")
 
 
 @app.command("show")

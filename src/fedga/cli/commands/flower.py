@@ -1,7 +1,5 @@
 """`fedga flower`: our algorithms as a Flower app, and real federations of a server and its sites."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import signal
@@ -11,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedga.cli.commands.run import help_text
+from fedga.cli.commands.run import setting_option
 from fedga.cli.console import fail, say
 from fedga.common.files import require_regular
 from fedga.errors import FedGAError, quoted, unknown_name
@@ -41,11 +39,6 @@ def _common() -> None:
     require_flower()
 
 
-def _setting(name: str, *flags: str) -> Any:
-    setting = SETTINGS[name]
-    return typer.Option(*(flags or (setting.flag,)), help=help_text(name), metavar="VALUE", show_default=False)
-
-
 def _say_facts(headline: str, facts: Mapping[str, object]) -> None:
     """A headline, and a table of two columns."""
     say(headline)
@@ -70,20 +63,13 @@ def new(
     if find_source(data) is None:
         data = _samples(Path(data), unknown_name("data set", data, SOURCES))
     values = preset_settings("", data, 0.1).values
-    chosen = {name: values[name] for name in ("model", "local_epochs", "batch_size", "lr", "server")}
-    training: dict[str, Any] = {"algorithm": algorithm, "rounds": 5, **chosen, "evaluate_every": 1, "seed": 0}
-    partition: dict[str, Any] = {
-        "dataset": data,
-        "partition": "dirichlet",
-        "alpha": 0.1,
-        "clients": _CLIENTS,
-        "active": 5,
-    }
+    names = ("model", "local_epochs", "batch_size", "lr", "server")
+    chosen = {name.replace("_", "-"): values[name] for name in names}
+    training = {"algorithm": algorithm, "rounds": 5, **chosen, "evaluate-every": 1, "seed": 0}
+    partition = {"dataset": data, "partition": "dirichlet", "alpha": 0.1, "clients": _CLIENTS, "active": 5}
     sections = {
         "the data, and how they are partitioned over simulated clients": partition,
-        "the training; fedga run --help names more settings": {
-            name.replace("_", "-"): value for name, value in training.items()
-        },
+        "the training; fedga run --help names more settings": training,
         "where results go; fedga results reads them": {"out": str(folder.resolve() / "results")},
     }
     command = f'flwr run {shlex.quote(str(folder))} --stream --federation-config "num-supernodes={_CLIENTS}"'
@@ -143,10 +129,8 @@ def _check_models(text: str) -> None:
 
 def _check_of_project(part: Any) -> None:
     if part.folder is None:
-        raise FedGAError(
-            f"{part} is not of a project file, and sites run no other code that a message names: name it in "
-            "fedga.toml, here and at every site, and give that name"
-        )
+        cure = "name it in fedga.toml, here and at every site, and give that name"
+        raise FedGAError(f"{part} is not of a project file, and sites run no other code that a message names: {cure}")
 
 
 @app.command("init")
@@ -157,12 +141,12 @@ def init(
     classes: Annotated[str | None, typer.Option(metavar="LIST", help="Names of the classes, for all sites.")] = None,
     server_data: Annotated[Path | None, typer.Option(metavar="PATH", help="Test samples held by the server.")] = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help=_ALGORITHM)] = None,
-    model: Annotated[str | None, _setting("model")] = None,
-    rounds: Annotated[str | None, _setting("rounds")] = None,
-    local_epochs: Annotated[str | None, _setting("local_epochs")] = None,
-    batch_size: Annotated[str | None, _setting("batch_size")] = None,
-    lr: Annotated[str | None, _setting("lr")] = None,
-    seed: Annotated[str | None, _setting("seed", "--seed")] = None,
+    model: Annotated[str | None, setting_option("model", metavar="VALUE")] = None,
+    rounds: Annotated[str | None, setting_option("rounds", metavar="VALUE")] = None,
+    local_epochs: Annotated[str | None, setting_option("local_epochs", metavar="VALUE")] = None,
+    batch_size: Annotated[str | None, setting_option("batch_size", metavar="VALUE")] = None,
+    lr: Annotated[str | None, setting_option("lr", metavar="VALUE")] = None,
+    seed: Annotated[str | None, setting_option("seed", "--seed", metavar="VALUE")] = None,
 ) -> None:
     """On the server: make a federation, with its certificates, keys and settings.
 

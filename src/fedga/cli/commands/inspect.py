@@ -1,7 +1,5 @@
 """Commands that show what is there: results of a folder, a saved model, the algorithms."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -85,9 +83,7 @@ def unpack(
     say(done if left else f"all runs are finished; a page of them: fedga report {folder}")
 
 
-def repair(
-    folder: Annotated[Path, typer.Argument(help="A results folder whose results.sqlite is damaged.")],
-) -> None:
+def repair(folder: Annotated[Path, typer.Argument(help="A results folder whose results.sqlite is damaged.")]) -> None:
     """Keep every whole run of a damaged results folder; the command that trained the others trains them again."""
     from fedga.store.repair import repair_results
 

@@ -4,8 +4,6 @@ The files are ``cli/templates/KIND.txt``; ``{name}``, ``{module}`` and ``{title}
 and FocalLoss.
 """
 
-from __future__ import annotations
-
 import ast
 import datetime
 import importlib.util
@@ -18,7 +16,6 @@ import tomllib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -53,93 +50,68 @@ class Template:
     file: str
     attribute: str  # what the file's reference names
     use: tuple[str, ...]  # the commands that use it
+    help: str
 
-    @cached_property
-    def code(self) -> str:
-        return self._text(f"{self.file}.txt")
-
-    @cached_property
-    def test(self) -> str:
-        return self._text(f"{self.file}_test.txt")
-
-    def _text(self, file: str) -> str:
-        return resources.files("fedga.cli").joinpath("templates", file).read_text(encoding="utf-8")
+    def texts(self, filled: Mapping[str, object]) -> list[str]:
+        """The file and its test."""
+        folder = resources.files("fedga.cli").joinpath("templates")
+        files = (folder / f"{self.file}.txt", folder / f"{self.file}_test.txt")
+        return [file.read_text(encoding="utf-8").format(**filled) for file in files]
 
     @property
     def names(self) -> set[str]:
         """All names in the file and its test, except that of the part: one of the user's own must be none of them."""
         filled = {"name": "a-part", "module": "a_part", "title": "APart", "year": 2000}
-        nodes = [node for text in (self.code, self.test) for node in ast.walk(ast.parse(text.format(**filled)))]
+        nodes = [node for text in self.texts(filled) for node in ast.walk(ast.parse(text))]
         found = {node.id for node in nodes if isinstance(node, ast.Name)}
         found |= {node.arg for node in nodes if isinstance(node, ast.arg)}
         found |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
         return found - {self.attribute.format(**filled)}
 
 
-ALGORITHM = Template(
-    "algorithms", "algorithm", "{title}", ("fedga algorithms {name}", "fedga run --algorithm fedavg,{name}")
+TEMPLATES = (
+    Template(
+        *("algorithms", "algorithm", "{title}", ("fedga algorithms {name}", "fedga run --algorithm fedavg,{name}")),
+        "Write an algorithm: it starts as cross-entropy with smoothed labels, one line to change.",
+    ),
+    Template(
+        *("models", "model", "{title}", ("fedga run --model mlp,{name}",)),
+        "Write a network: it starts with one hidden layer.",
+    ),
+    Template(
+        *("datasets", "dataset", "load"),
+        ("fedga data show {name} --alpha 0.1 --clients 10", "fedga run --dataset {name} --clients 10"),
+        "Write a data source: a function that reads your samples; it starts with made-up ones.\n\n"
+        "A .csv, .parquet or .npz file, or a folder of pictures, needs none of this: give its path to --dataset.",
+    ),
+    Template(
+        *("metrics", "metric", "{module}", ("fedga run",)),
+        "Write a metric of the global model: it starts as the recall of the worst class.",
+    ),
+    Template(
+        *("selections", "selection", "{title}"),
+        ("fedga algorithms --check select:{name}", "fedga run --select uniform,{name}"),
+        "Write a rule that selects clients: it starts by preferring those with few turns.",
+    ),
+    Template(
+        *("partitions", "partition", "{title}", ("fedga run --partition {name}",)),
+        "Write a partition: it starts with shuffled samples in equal parts.",
+    ),
+    Template(
+        *("servers", "server", "{title}", ("fedga run --server sgd,{name}",)),
+        "Write a server optimiser: it starts as momentum.",
+    ),
 )
-MODEL = Template("models", "model", "{title}", ("fedga run --model mlp,{name}",))
-DATASET = Template(
-    "datasets",
-    "dataset",
-    "load",
-    ("fedga data show {name} --alpha 0.1 --clients 10", "fedga run --dataset {name} --clients 10"),
-)
-METRIC = Template("metrics", "metric", "{module}", ("fedga run",))
-SELECTION = Template(
-    "selections",
-    "selection",
-    "{title}",
-    ("fedga algorithms --check select:{name}", "fedga run --select uniform,{name}"),
-)
-PARTITION = Template("partitions", "partition", "{title}", ("fedga run --partition {name}",))
-SERVER = Template("servers", "server", "{title}", ("fedga run --server sgd,{name}",))
 
 
-@app.command("algorithm")
-def algorithm(name: Name, folder: Folder = Path()) -> None:
-    """Write an algorithm: it starts as cross-entropy with smoothed labels, one line to change."""
-    _write(ALGORITHM, name, folder)
+def _add_command(template: Template) -> None:
+    @app.command(template.file, help=template.help)
+    def command(name: Name, folder: Folder = Path()) -> None:
+        _write(template, name, folder)
 
 
-@app.command("model")
-def model(name: Name, folder: Folder = Path()) -> None:
-    """Write a network: it starts with one hidden layer."""
-    _write(MODEL, name, folder)
-
-
-@app.command("dataset")
-def dataset(name: Name, folder: Folder = Path()) -> None:
-    """Write a data source: a function that reads your samples; it starts with made-up ones.
-
-    A .csv, .parquet or .npz file, or a folder of pictures, needs none of this: give its path to --dataset.
-    """
-    _write(DATASET, name, folder)
-
-
-@app.command("metric")
-def metric(name: Name, folder: Folder = Path()) -> None:
-    """Write a metric of the global model: it starts as the recall of the worst class."""
-    _write(METRIC, name, folder)
-
-
-@app.command("selection")
-def selection(name: Name, folder: Folder = Path()) -> None:
-    """Write a rule that selects clients: it starts by preferring those with few turns."""
-    _write(SELECTION, name, folder)
-
-
-@app.command("partition")
-def partition(name: Name, folder: Folder = Path()) -> None:
-    """Write a partition: it starts with shuffled samples in equal parts."""
-    _write(PARTITION, name, folder)
-
-
-@app.command("server")
-def server(name: Name, folder: Folder = Path()) -> None:
-    """Write a server optimiser: it starts as momentum."""
-    _write(SERVER, name, folder)
+for _template in TEMPLATES:
+    _add_command(_template)
 
 
 def _write(template: Template, name: str, folder: Path) -> None:
@@ -157,7 +129,7 @@ def _write(template: Template, name: str, folder: Path) -> None:
     project = plugins.project_file(folder.resolve()) or folder / plugins.FILE_NAME
     place = Path(os.path.relpath(code.resolve(), project.resolve().parent)).as_posix()
     text = with_part(project, template.kind, name, f"{place}:{attribute}")
-    _write_all({code: template.code.format(**filled), test: template.test.format(**filled), project: text})
+    _write_all(dict(zip((code, test, project), (*template.texts(filled), text), strict=True)))
     say(f"{code} is yours to change; {project} names it, and {test} checks it; next:")
     away = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
     for step in (*away, f"pytest {test.name}", *(use.format(**filled) for use in template.use)):
@@ -187,19 +159,12 @@ def _check(template: Template, name: str, module: str, folder: Path) -> None:
 
     kind = plugins.KINDS[template.kind]
     if len(name) > LONGEST_NAME:
-        raise FedGAError(
-            f"the name {quoted(name, most=20)} has {len(name)} letters: choose one of at most {LONGEST_NAME}"
-        )
+        long = f"the name {quoted(name, most=20)} has {len(name)} letters"
+        raise FedGAError(f"{long}: choose one of at most {LONGEST_NAME}")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or keyword.iskeyword(module) or module.endswith("_"):
         raise FedGAError(f"{name!r} cannot be a name: use letters, digits, - and _, such as focal-loss")
-    taken: dict[str, Collection[str]] = {
-        "algorithms": ALGORITHMS,
-        "models": MODELS,
-        "metrics": METRICS,
-        "partitions": PARTITIONS,
-        "selections": SELECTIONS,
-        "servers": SERVERS,
-    }
+    taken: dict[str, Collection[str]] = {"algorithms": ALGORITHMS, "models": MODELS, "metrics": METRICS}
+    taken |= {"partitions": PARTITIONS, "selections": SELECTIONS, "servers": SERVERS}
     if find_source(name) is not None if template.kind == "datasets" else name in taken[template.kind]:
         raise FedGAError(f"{name} is the name of a built-in {kind}: choose another name")
     if template.kind == "metrics":

@@ -1,7 +1,5 @@
 """`fedga paper`: the paper's tables and figures, from one command each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,10 +56,8 @@ def paper(
     scope = Scope(scale, *(_values(setting, f"--{setting}s", text) for setting, text in written.items()))
     experiments = experiments_in(name, scope)
     if not experiments:
-        raise FedGAError(
-            f"no experiment has {listed(scope.datasets)} among its data sets: name one of them (`fedga paper` lists "
-            "them), which then takes any data set, or give --scale quick"
-        )
+        cure = "name an experiment (`fedga paper` lists them), which then takes any data set, or give --scale quick"
+        raise FedGAError(f"no experiment has {listed(scope.datasets)} among its data sets: {cure}")
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = program.out or Path(f"paper-{scale}")
     runs = all_runs(experiments, scope)
@@ -104,10 +100,8 @@ def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None, *, quick: bo
     rest = ",".join(name for name in names if name not in missing)
     instead = f", leave them out with --datasets {rest}" if rest else ""
     instead += "" if quick else ", or try --scale quick"
-    raise FedGAError(
-        f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine: fetch with "
-        f"`fedga data get {missing[0]}`, say where the files are with --data-dir{instead}"
-    )
+    cure = f"fetch with `fedga data get {missing[0]}`, say where the files are with --data-dir{instead}"
+    raise FedGAError(f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine: {cure}")
 
 
 def _print_list() -> None:

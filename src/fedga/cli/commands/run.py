@@ -1,7 +1,5 @@
 """`fedga run`: settings in, a trained and evaluated grid of runs out."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -85,12 +83,15 @@ def help_text(name: str) -> str:
     return f"{setting.help}: {', '.join(known)}" if known else setting.help
 
 
+def setting_option(name: str, *flags: str, metavar: str = "LIST", panel: str | None = None) -> Any:
+    """The option of a setting, under its own flag or under others."""
+    shown: dict[str, Any] = {"help": help_text(name), "metavar": metavar, "rich_help_panel": panel}
+    return typer.Option(*(flags or (SETTINGS[name].flag,)), show_default=False, **shown)
+
+
 def _parameter(name: str, panel: str) -> inspect.Parameter:
-    flag = SETTINGS[name].flag
-    option = typer.Option(flag, help=help_text(name), show_default=False, rich_help_panel=panel, metavar="LIST")
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
+    annotation = Annotated[str | None, setting_option(name, panel=panel)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:

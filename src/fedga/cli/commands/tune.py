@@ -1,16 +1,14 @@
 """`fedga tune`: the learning rate by grid search on one algorithm, then the same rate for all."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from fedga.cli.commands.run import default_folder, help_text
+from fedga.cli.commands.run import default_folder, setting_option
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError
@@ -21,23 +19,19 @@ from fedga.spec.settings import SETTINGS, RunSpec, parse_algorithm
 DEFAULT_RATES = ",".join(f"{rate:g}" for rate in LEARNING_RATES)
 
 
-def _setting(name: str) -> Any:
-    return typer.Option(SETTINGS[name].flag, help=help_text(name), show_default=False, metavar="LIST")
-
-
 def tune(
-    dataset: Annotated[str | None, _setting("dataset")] = None,
-    alpha: Annotated[str | None, _setting("alpha")] = None,
+    dataset: Annotated[str | None, setting_option("dataset")] = None,
+    alpha: Annotated[str | None, setting_option("alpha")] = None,
     lr: Annotated[str, typer.Option("--lr", help="learning rates to try", metavar="LIST")] = DEFAULT_RATES,
-    seeds: Annotated[str | None, _setting("seed")] = None,
+    seeds: Annotated[str | None, setting_option("seed")] = None,
     on: Annotated[str, typer.Option("--on", help="algorithm the rate is chosen on", metavar="NAME")] = "fedavg",
     then: Annotated[
         str | None, typer.Option("--then", help="algorithms to run with the chosen rate", metavar="LIST")
     ] = None,
-    preset: Annotated[str | None, _setting("preset")] = None,
-    optimizer: Annotated[str | None, _setting("optimizer")] = None,
-    model: Annotated[str | None, _setting("model")] = None,
-    rounds: Annotated[str | None, _setting("rounds")] = None,
+    preset: Annotated[str | None, setting_option("preset")] = None,
+    optimizer: Annotated[str | None, setting_option("optimizer")] = None,
+    model: Annotated[str | None, setting_option("model")] = None,
+    rounds: Annotated[str | None, setting_option("rounds")] = None,
     data_dir: DataDir = None,
     device: Device = None,
     out_dir: Annotated[Path | None, own_option("--out", "Folder for results; the same one continues.")] = None,
