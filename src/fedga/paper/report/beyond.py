@@ -14,19 +14,18 @@ from fedga.drawing.style import FONT, GRID, MUTED, SMALL, TEXT, LineStyle, displ
 from fedga.paper import runs
 from fedga.paper.printed import SCORE_TABLES, PrintedScore, printed_score
 from fedga.paper.report import arms
-from fedga.paper.report.arms import ALGORITHMS, ALIGNED, ALL, NO_SKEW, NONE, PLAIN, Ablation, Arm, ablations, points
+from fedga.paper.report.arms import ALGORITHMS, ALIGNED, ALL, NO_SKEW, NONE, PLAIN, Ablation, Arm, ablations
 from fedga.paper.report.scores import MODELS, Reading, Score, best_text, score_of, score_text
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.summary import number_text
-from fedga.report.words import plural
+from fedga.report.words import plural, signed
 from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.settings import RunSpec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 LAST, AVERAGED = Reading("accuracy", "last", "last"), Reading("accuracy", "last", "averaged")
 _DatasetAlpha = tuple[str, float]
@@ -68,7 +67,7 @@ def _row(place: Ablation, axes: frozenset[str], *, even: bool = False) -> tuple[
         cells += [score.cell(bold=algorithm == best) for algorithm, score in scores.items()]
         lead = 100 * (scores[ALIGNED].mean - scores[PLAIN].mean)
         left = np.nan if even else place.remains(axes, model)
-        cells += [_number(points(lead), lead), _number(arms.share(left), left)]
+        cells += [_number(signed(lead, 1), lead), _number(arms.share(left), left)]
     return tuple(cells)
 
 
@@ -84,7 +83,7 @@ def beyond_headline(of: Sequence[Arm]) -> str:
     for place in found:
         leads = [place.lead(NONE, "last"), place.lead(ALL, "averaged")]
         name = dataset_name(place.dataset) if together else place.name
-        parts += [f"{points(leads[0])} and {points(leads[1])} on {name}"] if np.isfinite(leads).all() else []
+        parts += [f"{signed(leads[0], 1)} and {signed(leads[1], 1)} on {name}"] if np.isfinite(leads).all() else []
     heading = "FedGA's lead over FedAvg in points"
     heading += f", α = {found[0].alpha:g}" if together and found[0].alpha is not None else ""
     if not parts:
@@ -171,8 +170,8 @@ def _draw_pair(axes: Axes, place: Ablation, setting: frozenset[str], model: str,
         x = np.maximum([one.mean for one in ends.values()], low)
         axes.plot(x, (y, y), color=color, linewidth=4, solid_capstyle="butt", zorder=3, label="_lead")
         where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        color = shade(line_style(ahead).color, -0.25) if points(lead) != "0.0" else MUTED
-        axes.annotate(points(lead), (1, y), (8, 0), va="center", size=SMALL, color=color, **where)
+        color = shade(line_style(ahead).color, -0.25) if signed(lead, 1) != "0.0" else MUTED
+        axes.annotate(signed(lead, 1), (1, y), (8, 0), va="center", size=SMALL, color=color, **where)
     below = 0
     for algorithm, one in ends.items():
         if one.known and one.mean < low:
@@ -213,9 +212,7 @@ def _even_style(axes: frozenset[str]) -> dict[str, Any]:
     return {"color": TEXT, "linewidth": 1.2, "linestyle": "-" if axes else (0, (2, 2))}
 
 
-def _legend(found: Sequence[Ablation]) -> list[Line2D]:
-    from matplotlib.lines import Line2D
-
+def _legend(found: Sequence[Ablation]) -> dict[str, dict[str, Any]]:
     styles = {display_name(name): line_style(name).keywords() | {"linestyle": "none"} for name in ALGORITHMS}
     for model in MODELS:
         if any(arm.scores[model].known for place in found for arm in place.arms):
@@ -223,7 +220,7 @@ def _legend(found: Sequence[Ablation]) -> list[Line2D]:
     for axes in (NONE, ALL):
         if any(place.without_skew(axes).known for place in found):
             styles[arms.even_name(axes)] = _even_style(axes)
-    return [Line2D([], [], label=label, **style) for label, style in styles.items()]
+    return styles
 
 
 def _caption(found: Sequence[Ablation], rows: Sequence[frozenset[str]]) -> str:
@@ -289,7 +286,8 @@ def strong_headline(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> st
         leads += [100 * (found.mean - best.mean)] if found.known and best is not None else []
     if not leads:
         return ""
-    above, span = sum(points(lead).startswith("+") for lead in leads), f"{points(min(leads))} to {points(max(leads))}"
+    above = sum(signed(lead, 1).startswith("+") for lead in leads)
+    span = f"{signed(min(leads), 1)} to {signed(max(leads), 1)}"
     where = f"in {above} of {plural(len(leads), 'setting')} (by {span} points)"
     return f"FedGA's averaged model in the strong setting is above the best printed accuracy {where}."
 

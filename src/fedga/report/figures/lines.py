@@ -19,7 +19,6 @@ from fedga.report.series import Panel, Series, measured, panels_with
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 AVERAGED = ", averaged"
 _MARKERS = 7  # per line
@@ -65,7 +64,7 @@ def accuracy_curves(
     panels = panels_with(curves, (metric, f"averaged_{metric}"))
     with drawing():
         alone = len(panels) == 1
-        legend = [] if alone else line_legend(panels, metric)
+        legend = {} if alone else line_legend(panels, metric)
         room = max(text_width(end, SMALL) for panel in panels for end in end_texts(panel, metric, names=alone)) + 0.3
         size = PanelSize(5.6, 3.9, right=room, top=0.15) if alone else PanelSize(2.75, 2.3, right=room)
         caption = curves_caption(panels, metric)
@@ -231,13 +230,9 @@ def end_texts(panel: Panel, metric: str, *, names: bool) -> list[str]:
     return [_end_text(label, 0.0, names) for label in [series.label for series in panel.series] + averaged]
 
 
-def line_legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
+def line_legend(panels: Sequence[Panel], metric: str) -> dict[str, dict[str, Any]]:
     """One entry for every line that `draw_accuracy` or `draw_ratio` draws."""
-    from matplotlib.lines import Line2D
-
-    entries: dict[str, LineStyle] = {}
-    for averaged in (False, True):
-        for series in (series for panel in panels for series in panel.series):
-            if not averaged or series.has(f"averaged_{metric}"):
-                entries.setdefault(series.label + (AVERAGED if averaged else ""), series.style(averaged=averaged))
-    return [Line2D([], [], label=label, **style.keywords()) for label, style in entries.items()]
+    every = [series for panel in panels for series in panel.series]
+    averaged = [series for series in every if series.has(f"averaged_{metric}")]
+    plain = {series.label: series.style().keywords() for series in every}
+    return plain | {series.label + AVERAGED: series.style(averaged=True).keywords() for series in averaged}

@@ -16,11 +16,10 @@ from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
 from fedga.report.page.payload import pack
 from fedga.report.page.repeat import KnownCommands, repeat
-from fedga.report.page.shared import LONG, TableView
+from fedga.report.page.shared import LONG, TableView, environment
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
 from fedga.report.page.tables import best_tables, headline, partitions_table, results_table, troubles_table
-from fedga.report.page.template import environment
 from fedga.report.words import listed, plural
 from fedga.store.database import FILE_NAME
 from fedga.version import __version__
