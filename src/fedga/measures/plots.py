@@ -89,8 +89,7 @@ def _write(axes: Axes, heights: np.ndarray[Any, Any], texts: Sequence[str], base
 
 
 def _name_bars(axes: Axes, names: Sequence[str]) -> None:
-    step = max(1, len(names) // 40)
-    places = range(0, len(names), step)
+    places = range(0, len(names), max(1, len(names) // 40))
     long = max(len(line) for name in names for line in name.split("\n")) > 60 // max(1, len(names))
     axes.set_xticks(list(places), [names[place] for place in places], rotation=60 if long else 0)
     axes.grid(visible=False, axis="x")

@@ -199,8 +199,7 @@ class ClassForgetting(Metric):
             seen = f"{seen_before.tolist()} were seen before local training and {seen_after.tolist()} after it"
             raise FedGAError(f"forgetting compares two models on the same samples, but by class {seen}")
         before, after = (self.hits / self.samples).to(torch.get_default_dtype())
-        lost = forgetting(before, after, self.class_counts)
-        return vars(lost)
+        return vars(forgetting(before, after, self.class_counts))
 
     def plot(
         self, val: dict[str, Tensor] | Sequence[dict[str, Tensor]] | None = None, ax: Axes | None = None

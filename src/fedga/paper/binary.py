@@ -213,5 +213,5 @@ def _unpacked(arrays: Mapping[str, np.ndarray], number: int) -> BinaryRuns:
         raise ValueError("counts or epochs are no whole numbers")
     if not len(epochs) or errors.shape != (2, len(seeds), len(epochs)) or not np.isfinite(errors).all():
         raise ValueError("errors do not fit seeds and epochs")
-    missed, false_alarm = errors
-    return BinaryRuns(*texts, (n_0, n_1), tuple(map(int, seeds)), epochs, missed, false_alarm)
+    dataset, positive, negative, loss = texts
+    return BinaryRuns(dataset, positive, negative, loss, (n_0, n_1), tuple(map(int, seeds)), epochs, *errors)

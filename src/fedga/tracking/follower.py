@@ -169,9 +169,8 @@ def run_names(specs: Sequence[RunSpec]) -> Mapping[str, str]:
         settings = [{field: getattr(spec, field) for field in _OTHERS} for spec in group]
         telling = telling_settings(settings)
         for spec, of in zip(group, settings, strict=True):
-            names[spec.run_id] = ", ".join(
-                [name, *(f"{field} {setting_text(of[field]) or 'none'}" for field in telling)]
-            )
+            texts = (f"{field} {setting_text(of[field]) or 'none'}" for field in telling)
+            names[spec.run_id] = ", ".join([name, *texts])
     return names
 
 

@@ -46,12 +46,11 @@ def beyond_table(of: Sequence[Arm]) -> Table:
         breaks.append(len(rows) - 1)
     each = ("FedAvg", "FedGA", "lead", "lead left")
     headings = ("data set", "α", "setting", *each, *(f"{heading}, averaged" for heading in each))
-    seeds = arms.seeds_text(found)
     caption = (
-        f"Accuracy after the last round, mean (deviation) over {seeds}; averaged: the model averaged over "
-        "rounds. Lead: FedGA less FedAvg, in points. Left: as a share of the last model's lead in the paper's setting; "
-        "a dash where that is within two standard errors (paired by seed) of 0, or where either does not train. "
-        f"{NO_SKEW}"
+        f"Accuracy after the last round, mean (deviation) over {arms.seeds_text(found)}; averaged: the model averaged "
+        "over rounds. Lead: FedGA less FedAvg, in points. Left: as a share of the last model's lead in the paper's "
+        "setting; a dash where that is within two standard errors (paired by seed) of 0, or where either does not "
+        f"train. {NO_SKEW}"
     )
     title = "What explains FedGA's lead, and what is left to gain"
     return Table("beyond", title, headings, tuple(rows), caption, tuple(breaks[:-1]))
@@ -274,8 +273,7 @@ def strong_table(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> Table
     headings = ("data set", "α", "best printed", *(f"{display_name(name)}{of}" for name in names for of in _ENDS))
     if even:
         headings, caption = (*headings, "no skew"), f"{caption} {NO_SKEW}"
-    title = "The strong setting beside the best printed number"
-    return Table("strong", title, headings, tuple(rows), caption, breaks)
+    return Table("strong", "The strong setting beside the best printed number", headings, tuple(rows), caption, breaks)
 
 
 def strong_headline(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> str:
