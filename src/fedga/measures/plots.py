@@ -58,8 +58,7 @@ def forgetting_bars(per_class: Tensor, class_counts: Tensor, names: Sequence[str
         _name_bars(axes, [f"{names[i]}\n{count:g}" for i, count in zip(order.tolist(), counts.tolist(), strict=True)])
         for kind, members in zip(("frequent", "rare", "missing"), class_kinds(counts), strict=True):
             _mean_line(axes, kind, members.numpy(), lost)
-        axes.set_xlabel("class, and the client's samples of it")
-        axes.set_ylabel("points of accuracy lost")
+        axes.set(xlabel="class, and the client's samples of it", ylabel="points of accuracy lost")
     return axes
 
 

@@ -68,8 +68,7 @@ def client_ea_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
         figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
         for at, panel in zip(axes, panels, strict=True):
             lines.draw_ratio(at, panel, "client_ea_ratio", names=alone)
-            at.set_ylabel("EA ratio of active clients")
-            at.set_title("" if alone else panel.title)
+            at.set(ylabel="EA ratio of active clients", title="" if alone else panel.title)
     return figure
 
 
@@ -99,8 +98,7 @@ def epochs_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
                 continue
             limits = lines.fitted_limits([panel for place, panel in panels.items() if place[:2] == row], _METRIC)
             lines.draw_accuracy(at, panel, _METRIC, names=False, limits=limits)
-            at.set_title(plural(epochs, "local epoch"))
-            at.set_xlabel("local epochs in all")
+            at.set(title=plural(epochs, "local epoch"), xlabel="local epochs in all")
             if epochs != columns[0]:
                 at.set_ylabel("")
                 at.tick_params(axis="y", labelleft=False)
@@ -136,8 +134,7 @@ def labels_picture(
 def alphas_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
     """Accuracy over rounds, mean over seeds, the smaller α the darker; one panel per data set: the paper's Fig. 4."""
     panels = panels_with(one_model(curves), ("accuracy",))
-    datasets = _datasets(panels)
-    alphas = _alphas(panels)
+    datasets, alphas = _datasets(panels), _alphas(panels)
     with drawing():
         names = [_under_alpha(series.label, panel.alpha) for panel in panels for series in panel.series]
         widest = max(text_width(f"0.000 {name}", SMALL) for name in names)
@@ -210,9 +207,8 @@ def tuning_picture(curves: Sequence[Curve]) -> Figure:
             at.set_xscale("log")
             at.set_xticks(rates, [f"{rate:g}" for rate in rates])
             at.minorticks_off()
-            at.set(xlim=(rates[0] / 1.5, rates[-1] * 1.5), ylim=(0, None), xlabel="learning rate")
-            at.set_ylabel("test accuracy")
-            at.set_title(dataset_name(dataset))
+            at.set(xlim=(rates[0] / 1.5, rates[-1] * 1.5), ylim=(0, None))
+            at.set(xlabel="learning rate", ylabel="test accuracy", title=dataset_name(dataset))
     return figure
 
 

@@ -147,10 +147,8 @@ def _draw_forgotten(axes: Axes, panel: Panel) -> None:
     axes.tick_params(axis="y", length=0, labelcolor=TEXT)
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
-    axes.set_ylim(place - 0.9, -0.7)
-    axes.set_xlim(right=max(1.22 * longest, 0.02))
-    axes.set_xlabel("accuracy lost in a round")
-    axes.set_title("What clients forget")
+    axes.set(ylim=(place - 0.9, -0.7), xlim=(None, max(1.22 * longest, 0.02)))
+    axes.set(xlabel="accuracy lost in a round", title="What clients forget")
 
 
 def _headline(panel: Panel) -> str:

@@ -72,8 +72,7 @@ def accuracy_curves(
         grid = rows_and_columns(len(panels))
         figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
         for at, panel in zip(axes, panels, strict=True):
-            limits = fitted_limits([panel], metric, from_start=from_start)
-            draw_accuracy(at, panel, metric, names=alone, limits=limits)
+            draw_accuracy(at, panel, metric, names=alone, limits=fitted_limits([panel], metric, from_start=from_start))
             at.set_title("" if alone else panel.title)
     return figure
 
@@ -103,8 +102,7 @@ def draw_accuracy(
     """One panel's lines, limits and end labels; ``names`` puts the series' name beside its last value."""
     ends = []
     for label, style, rounds, values in _draw_lines(axes, panel, metric, (mean, plus_minus)):
-        text = _end_text(label, values[-1], names)
-        ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
+        ends.append(LineEnd(rounds[-1], values[-1], _end_text(label, values[-1], names), shade(style.color, -0.25)))
     axes.set(xlim=(0, _last_round(panel)), ylabel=metric_column(metric).title)
     if metric_column(metric).bounded:
         axes.set_ylim(limits or fitted_limits([panel], metric))
@@ -117,8 +115,7 @@ def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) ->
     for label, style, rounds, values in _draw_lines(axes, panel, metric, (median, _lowest_highest)):
         if style.filled:  # not the averaged model
             highest = max(highest, *values)
-            text = ratio_end(values[-1], label)
-            ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
+            ends.append(LineEnd(rounds[-1], values[-1], ratio_end(values[-1], label), shade(style.color, -0.25)))
     axes.set_yscale("log")
     axes.set_ylim(1, 20 * highest)  # a band may leave the picture: one seed in one round must not set its scale
     axes.set_xlim(left=0)
