@@ -34,17 +34,15 @@ def draw(report: dict[str, Any], path: Path) -> None:
     models = list(dict.fromkeys(row["model"] for row in report["cases"]))
     machine = report["machine"].get("gpu", "CPU")
     with drawing():
-        from matplotlib.lines import Line2D
-
         drawn = [key for key in LOOKS if any(line(report["cases"], model, *key) for model in models)]
-        legend = [Line2D([], [], label=LOOKS[key][0], **style(key)) for key in drawn]
+        legend = {LOOKS[key][0]: style(key) for key in drawn}
         batch = report["scale"]["batch"]
         figure, axes = compose(
             1,
             len(models),
             PanelSize(3.3, 2.9, left=0.75),
-            title=f"One local step of one client on one {machine}",
-            subtitle=f"time for a batch of {batch} samples, forward to update, by the number of stacked clients",
+            title=f"One local step of one client on one {machine}: time for a batch of {batch} samples, forward to "
+            "update, by the number of stacked clients",
             legend=legend,
             caption="Medians and quartiles, overhead of the round included; all three took turns in the same run.",
         )

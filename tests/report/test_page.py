@@ -141,7 +141,7 @@ def test_who_is_unfinished_is_compared_with_nobody(tmp_path: Path) -> None:
     study = read_study(write_store(tmp_path, specs, unfinished=of(specs, "fedavg")))
     assert best_tables(study) == []
     assert [dot["label"] for panel in draw_overview(study)["dots"] for dot in panel["dots"]] == ["FedGA, strong"]
-    table = results_table(study).table
+    table = results_table(study)[0]
     assert not any(cell.bold for row in table.rows for cell in row)
     assert "leaving out what is unfinished" in table.caption
 
@@ -199,7 +199,7 @@ def test_chance_is_told_from_slow_learning(study: Study) -> None:
 
 
 def test_the_results_table_has_the_numbers_of_the_file(study: Study, folder: Path) -> None:
-    table = results_table(study).table
+    table = results_table(study)[0]
     assert table.title == "digits"
     assert table.headings[:5] == ("α", "preset", "algorithm", "accuracy", "averaged model")
     names = {"FedAvg": "fedavg", "FedNTD": "fedntd", "FedGA": "fedga"}
@@ -219,7 +219,7 @@ def test_settings_beside_the_preset_are_told_by_how_they_differ(tmp_path: Path) 
     specs = grid(**lists) + grid(**lists, lr=0.01) + grid(**lists, server="momentum", evaluate_every=2)
     study = read_study(write_store(tmp_path, specs, looks=False))
     assert [cohort.name for cohort in study.places[0].cohorts] == ["paper", "paper, lr 0.01", "paper, server momentum"]
-    assert cells(results_table(study).table, "setting") == [
+    assert cells(results_table(study)[0], "setting") == [
         "–",
         "–",
         "lr 0.01",

@@ -14,15 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from fedga.algorithms import Algorithm, Sent, known_algorithms
+from fedga.report.costs import algorithms_rows, algorithms_table
 from fedga.report.curves import Curve, curves_from_rows
-from fedga.report.tables import (
-    algorithms_rows,
-    algorithms_table,
-    settings_rows,
-    settings_table,
-    summary_rows,
-    summary_table,
-)
+from fedga.report.summary import summary_rows, summary_table
+from fedga.report.tables import settings_rows, settings_table
 from fedga.report.terminal import TitledTable
 from fedga.spec.grid import build_sweep
 from tests.report.made_up import make_curves, make_rows

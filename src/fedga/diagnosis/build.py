@@ -15,8 +15,7 @@ from fedga.diagnosis.numbers import as_csv, as_json, beside, cell_rows, check_ta
 from fedga.diagnosis.shown import page_tables
 from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, is_forgotten
 from fedga.errors import FedGAError
-from fedga.report.page.shared import TableView
-from fedga.report.page.template import environment
+from fedga.report.page.shared import TableView, environment
 from fedga.report.summary import number_text
 from fedga.version import __version__
 

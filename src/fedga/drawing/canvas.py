@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from fedga.drawing.style import FONT, LARGE, MUTED, SMALL
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -81,14 +80,19 @@ def compose(
     sizes: PanelSize | Sequence[PanelSize],
     *,
     title: str = "",
-    legend: Sequence[Artist] = (),
+    legend: Mapping[str, Mapping[str, Any]] | None = None,
     caption: str = "",
     least_width: float = 5.0,
     number: int | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with ``rows × columns`` axes (or the first ``number``); ``sizes``: one for all, or one per column."""
+    """A figure with ``rows × columns`` axes (or the first ``number``); ``sizes``: one for all, or one per column.
+
+    ``legend``: label -> what matplotlib takes for its line, or for its patch where it has a ``facecolor``.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     across = [sizes] * columns if isinstance(sizes, PanelSize) else list(sizes)
     tall = max(size.top + size.height + size.bottom for size in across)
@@ -96,8 +100,9 @@ def compose(
     inner = width - 2 * _EDGE
     title_lines = wrap(title, inner, LARGE, bold=True) if title else []
     caption_lines = wrap(caption, inner, SMALL) if caption else []
-    per_row = _legend_columns([str(handle.get_label()) for handle in legend], inner)
-    legend_rows = -(-len(legend) // per_row)
+    labels = list(legend or ())
+    per_row = _legend_columns(labels, inner)
+    legend_rows = -(-len(labels) // per_row)
     heights = (
         _lines(title_lines, LARGE) + (0.1 if title_lines else 0),
         legend_rows * FONT * 1.6 / 72 + (0.08 if legend_rows else 0),
@@ -116,9 +121,10 @@ def compose(
     top = height - _EDGE
     write(title_lines, top, LARGE, weight="bold")
     if legend:
-        in_rows = [handle for column in range(per_row) for handle in legend[column::per_row]]  # filled by columns
+        by_column = {label: legend[label] for column in range(per_row) for label in labels[column::per_row]}
+        handles = [Patch(**of) if "facecolor" in of else Line2D([], [], **of) for of in by_column.values()]
         corner = (_EDGE / width, (top - heights[0]) / height)
-        figure.legend(handles=in_rows, ncols=per_row, loc="upper left", bbox_to_anchor=corner, **_LEGEND)
+        figure.legend(handles, list(by_column), ncols=per_row, loc="upper left", bbox_to_anchor=corner, **_LEGEND)
     write(caption_lines, _EDGE + _lines(caption_lines, SMALL), SMALL, color=MUTED)
     axes: list[Axes] = []
     for row in range(rows):

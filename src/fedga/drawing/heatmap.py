@@ -222,8 +222,8 @@ class _Columns:
         step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if len(str(number - 1)) < step * width or step == 100)
         marks = (_right(str(at), width if width > 1 else 0).ljust(width * step) for at in range(0, number, step))
         header = set_cell_size("".join(marks), number * width)
-        plain = all(name == str(at) for at, name in enumerate(names))
-        return cls(width, number, width >= digits, not plain, header)
+        numbered = any(name != str(at) for at, name in enumerate(names))
+        return cls(width, number, width >= digits, numbered, header)
 
     def cells(self, row: np.ndarray, largest: int, colored: bool, shades: str) -> Text:
         """The blocks of one client; without colour, numbers or characters of growing darkness."""

@@ -96,7 +96,6 @@ def algorithm_rank(algorithm: str) -> tuple[int, str]:
 
 
 def algorithm_color(algorithm: str) -> str:
-    """The colour of an algorithm, whatever its options."""
     name = base_name(algorithm)
     return _ALGORITHMS[name][1] if name in _ALGORITHMS else _OTHERS[_place(name)]
 

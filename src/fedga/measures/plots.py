@@ -58,8 +58,7 @@ def forgetting_bars(per_class: Tensor, class_counts: Tensor, names: Sequence[str
         _name_bars(axes, [f"{names[i]}\n{count:g}" for i, count in zip(order.tolist(), counts.tolist(), strict=True)])
         for kind, members in zip(("frequent", "rare", "missing"), class_kinds(counts), strict=True):
             _mean_line(axes, kind, members.numpy(), lost)
-        axes.set_xlabel("class, and the client's samples of it")
-        axes.set_ylabel("points of accuracy lost")
+        axes.set(xlabel="class, and the client's samples of it", ylabel="points of accuracy lost")
     return axes
 
 
@@ -89,8 +88,7 @@ def _write(axes: Axes, heights: np.ndarray[Any, Any], texts: Sequence[str], base
 
 
 def _name_bars(axes: Axes, names: Sequence[str]) -> None:
-    step = max(1, len(names) // 40)
-    places = range(0, len(names), step)
+    places = range(0, len(names), max(1, len(names) // 40))
     long = max(len(line) for name in names for line in name.split("\n")) > 60 // max(1, len(names))
     axes.set_xticks(list(places), [names[place] for place in places], rotation=60 if long else 0)
     axes.grid(visible=False, axis="x")

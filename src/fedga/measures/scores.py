@@ -68,5 +68,4 @@ def macro_f1(confusion: Tensor) -> Tensor:
     tensor(0.7333)
     """
     hits = confusion.diagonal(dim1=-2, dim2=-1)
-    f1 = 2 * hits / (confusion.sum(-1) + confusion.sum(-2))
-    return f1.nanmean(-1)
+    return (2 * hits / (confusion.sum(-1) + confusion.sum(-2))).nanmean(-1)

@@ -70,9 +70,7 @@ class ErrorAsymmetry(Metric):
         super().__init__(**options)
         Number(whole=True, least=1).check("num_classes", num_classes)
         self.num_classes = int(num_classes)
-        self.ignore_index = ignore_index
-        self.from_logits = from_logits
-        self.validate_args = validate_args
+        self.ignore_index, self.from_logits, self.validate_args = ignore_index, from_logits, validate_args
         self.class_names = _names(class_names, self.num_classes)
         self.add_state("prediction_sums", torch.zeros(num_classes, num_classes, dtype=torch.float64), "sum")
         self.add_state("samples", torch.zeros(num_classes, dtype=torch.int64), "sum")
@@ -171,8 +169,7 @@ class ClassForgetting(Metric):
         counts = counts_per_class(class_counts)
         self.register_buffer("class_counts", counts, persistent=False)
         self.num_classes = len(counts)
-        self.ignore_index = ignore_index
-        self.validate_args = validate_args
+        self.ignore_index, self.validate_args = ignore_index, validate_args
         self.class_names = _names(class_names, self.num_classes)
         for name in ("hits", "samples"):  # [before or after, classes]
             self.add_state(name, torch.zeros(2, self.num_classes, dtype=torch.int64), "sum")
@@ -199,8 +196,7 @@ class ClassForgetting(Metric):
             seen = f"{seen_before.tolist()} were seen before local training and {seen_after.tolist()} after it"
             raise FedGAError(f"forgetting compares two models on the same samples, but by class {seen}")
         before, after = (self.hits / self.samples).to(torch.get_default_dtype())
-        lost = forgetting(before, after, self.class_counts)
-        return vars(lost)
+        return vars(forgetting(before, after, self.class_counts))
 
     def plot(
         self, val: dict[str, Tensor] | Sequence[dict[str, Tensor]] | None = None, ax: Axes | None = None

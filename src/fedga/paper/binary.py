@@ -214,6 +214,4 @@ def _unpacked(arrays: Mapping[str, np.ndarray], number: int) -> BinaryRuns:
     if not len(epochs) or errors.shape != (2, len(seeds), len(epochs)) or not np.isfinite(errors).all():
         raise ValueError("errors do not fit seeds and epochs")
     dataset, positive, negative, loss = texts
-    missed, false_alarm = errors
-    numbers = (epochs, missed, false_alarm)
-    return BinaryRuns(dataset, positive, negative, loss, (n_0, n_1), tuple(map(int, seeds)), *numbers)
+    return BinaryRuns(dataset, positive, negative, loss, (n_0, n_1), tuple(map(int, seeds)), epochs, *errors)

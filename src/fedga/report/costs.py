@@ -14,7 +14,7 @@ from fedga.drawing.style import algorithm_rank
 from fedga.report.series import setting_text
 from fedga.report.terminal import Column, TitledTable, make_table
 
-_FLOAT = 4
+FLOAT = 4  # bytes
 _NOTHING = Sent("", "1").reveals  # what a message says that reveals nothing
 
 
@@ -28,10 +28,8 @@ def algorithms_rows(
     model) reach each client that is not active, whose answer is ``survey_up_bytes``.
     """
     known, mine = ALGORITHMS if algorithms is None else algorithms, own_algorithms()
-    rows = [_row(name, known[name], num_parameters, num_classes) for name in sorted(known, key=algorithm_rank)]
-    for row in rows:
-        row["defined_in"] = mine[row["algorithm"]].origin if row["algorithm"] in mine else ""
-    return rows
+    rows = {name: _row(name, known[name], num_parameters, num_classes) for name in sorted(known, key=algorithm_rank)}
+    return [row | {"defined_in": mine[name].origin if name in mine else ""} for name, row in rows.items()]
 
 
 def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes: int) -> dict[str, Any]:
@@ -51,7 +49,7 @@ def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes
         "extra_up_bytes": total(algorithm.uploads),
         "extra_down_bytes": total(algorithm.downloads),
         "survey_up_bytes": total(survey),
-        "survey_down_bytes": _FLOAT * num_parameters if algorithm.evaluates_all_clients else 0,
+        "survey_down_bytes": FLOAT * num_parameters if algorithm.evaluates_all_clients else 0,
         "extra_forward_passes": "; ".join(passes),
         "client_keeps_bytes": total(algorithm.client_state_spec),
         "client_keeps": "; ".join(one.name.replace("_", " ") for one in algorithm.client_state_spec),
@@ -76,7 +74,7 @@ def algorithms_table(
     names = [Text(row["algorithm"], "bold").append(f"\n{source}", "not bold dim") for row, source in pairs]
     columns = [Column("algorithm", names)]
     columns += [Column(heading, [Text(text or "–") for text in texts]) for heading, texts in cost_columns(rows).items()]
-    model = f"{model_name} ({num_parameters:,} parameters, {human_bytes(_FLOAT * num_parameters)})"
+    model = f"{model_name} ({num_parameters:,} parameters, {human_bytes(FLOAT * num_parameters)})"
     title = f"What each algorithm adds to FedAvg, which sends {model} down and up, per client and round"
     return make_table(columns, title=title, width=width, leading=1)
 

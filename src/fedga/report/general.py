@@ -7,6 +7,7 @@ import string
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePath
+from typing import Any
 
 from fedga.drawing.style import display_name
 from fedga.report import figures
@@ -45,9 +46,8 @@ def _clients(folder: Path, specs: Sequence[RunSpec]) -> list[Picture]:
         for algorithm, spec in {spec.algorithm: spec for spec in reversed(alike)}.items():
             if held and (seen := store.client_rounds(spec.run_id)):
                 title = f"{display_name(algorithm)}, round {seen[-1].round}, seed {spec.seed}"
-                draw = partial(
-                    figures.before_after, seen[-1].arrays, held.class_names, title=title, client_names=held.client_names
-                )
+                around: dict[str, Any] = {"title": title, "client_names": held.client_names}
+                draw = partial(figures.before_after, seen[-1].arrays, held.class_names, **around)
                 drawn.append(Picture(f"clients-{as_file(algorithm)}", title, draw))
     return drawn
 

@@ -47,7 +47,6 @@ class Series:
         return [curve for curve in self.curves if not curve.diverged and len(curve.rounds)]
 
     def has(self, metric: str) -> bool:
-        """Whether any run measured it."""
         return any(np.isfinite(curve.metric(metric)).any() for curve in self.curves)
 
     @cached_property
@@ -108,7 +107,6 @@ def make_panels(curves: Sequence[Curve]) -> list[Panel]:
 
 
 def measured(panels: Sequence[Panel], metric: str) -> bool:
-    """Whether any run of these panels has a value of it."""
     return any(series.has(metric) for panel in panels for series in panel.series)
 
 
@@ -127,7 +125,6 @@ def _order(identity: tuple[tuple[str, Any], ...]) -> tuple[Any, ...]:
 
 
 def varying_settings(series: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings in which these series differ."""
     names = dict.fromkeys(name for settings in series for name in settings)
     return [name for name in names if len({settings.get(name) for settings in series}) > 1]
 

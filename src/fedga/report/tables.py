@@ -1,4 +1,4 @@
-"""Tables for the terminal, and the same as plain rows for CSV and JSON: the one door to all of them."""
+"""The settings of a command, and who decided them, for the terminal and as plain rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from fedga.report.costs import algorithms_rows as algorithms_rows
-from fedga.report.costs import algorithms_table as algorithms_table
 from fedga.report.series import setting_text
-from fedga.report.summary import SUMMARY as SUMMARY
-from fedga.report.summary import summary_rows as summary_rows
-from fedga.report.summary import summary_table as summary_table
 from fedga.report.terminal import Column, TitledTable, make_table
 
 if TYPE_CHECKING:

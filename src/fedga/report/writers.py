@@ -133,7 +133,6 @@ def _values(cell: Cell) -> tuple[float | str | None, float | None]:
 
 
 def terminal(table: Table, *, width: int | None = None) -> TitledTable:
-    """A table for a terminal of ``width``."""
     marks = marks_of(table)
     columns = []
     for at, heading in enumerate(table.headings):

@@ -13,13 +13,15 @@ from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 
+from fedga.report.series import setting_text, telling_settings
+from fedga.report.words import grouped
 from fedga.spec.settings import RunSpec
 from fedga.store.database import open_for_reading, snapshot, transaction
 from fedga.store.digests import Digests
 from fedga.store.metrics import read_metrics
 from fedga.store.records import Run
 from fedga.store.results import read_runs
-from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, setting_text
+from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun
 
 LOOK_EVERY_S = 5.0
 
@@ -42,10 +44,8 @@ def follow(name: str, folder: Path, stop: threading.Event, notify: Callable[[str
                 notify(f"another process tracks {folder} with {name}, and these runs too")
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        notify(
-            f"tracking with {name} stopped ({reason}): the results are safe in {folder}, and the same command "
-            f"delivers to {name} what it lacks"
-        )
+        remedy = f"the results are safe in {folder}, and the same command delivers to {name} what it lacks"
+        notify(f"tracking with {name} stopped ({reason}): {remedy}")
 
 
 def _track(service: Service, folder: Path, ledger: Ledger, stop: threading.Event) -> None:
@@ -164,29 +164,19 @@ def run_names(specs: Sequence[RunSpec]) -> Mapping[str, str]:
     >>> list(run_names(specs).values())
     ['mnist α=0.1 fedga seed 0, lr 0.1', 'mnist α=0.1 fedga seed 0, lr 0.01']
     """
-    alike: dict[str, list[RunSpec]] = {}
-    for spec in specs:
-        alpha = "" if spec.alpha is None else f"α={spec.alpha:g}"
-        words = (Path(spec.dataset).stem, alpha, spec.algorithm, spec.preset, f"seed {spec.seed}")
-        alike.setdefault(" ".join(filter(None, words)), []).append(spec)
     names = {}
-    for name, group in alike.items():
-        telling: list[str] = []
-        for field in _OTHERS:
-            if _distinct(group, [*telling, field]) > _distinct(group, telling):
-                telling.append(field)
-        for spec in group:
-            values = {field: getattr(spec, field) for field in telling}
-            texts = (
-                f"{field} {f'{value:g}' if isinstance(value, float) else setting_text(value)}"
-                for field, value in values.items()
-            )
+    for name, group in grouped(specs, _short_name).items():
+        settings = [{field: getattr(spec, field) for field in _OTHERS} for spec in group]
+        telling = telling_settings(settings)
+        for spec, of in zip(group, settings, strict=True):
+            texts = (f"{field} {setting_text(of[field]) or 'none'}" for field in telling)
             names[spec.run_id] = ", ".join([name, *texts])
     return names
 
 
-def _distinct(specs: Sequence[RunSpec], fields: Sequence[str]) -> int:
-    return len({tuple(getattr(spec, field) for field in fields) for spec in specs})
+def _short_name(spec: RunSpec) -> str:
+    alpha = "" if spec.alpha is None else f"α={spec.alpha:g}"
+    return " ".join(filter(None, (Path(spec.dataset).stem, alpha, spec.algorithm, spec.preset, f"seed {spec.seed}")))
 
 
 def main() -> None:

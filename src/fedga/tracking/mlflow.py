@@ -48,8 +48,7 @@ class Tracker(Service):
             at = self.client.create_run(self.experiment, tags=tags, run_name=run.name).info.run_id
         self.open[run.run_id] = at
         param = self.mlflow.entities.Param
-        settings = [param(name, setting_text(value)) for name, value in run.config.items()]
-        self.client.log_batch(at, params=settings)
+        self.client.log_batch(at, params=[param(name, setting_text(value)) for name, value in run.config.items()])
         return held
 
     def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:

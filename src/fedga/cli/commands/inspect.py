@@ -199,7 +199,7 @@ def algorithms(
         return
 
     from fedga.algorithms import algorithm_class, own_algorithms
-    from fedga.report.tables import algorithms_rows, algorithms_table
+    from fedga.report.costs import algorithms_rows, algorithms_table
 
     _check_format(format)
     number = int(Number(whole=True, least=2, most=_MOST_CLASSES).parse("--classes", classes) or 0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedga.errors import FedGAError
 from fedga.paper.printed import PrintedScore, printed_algorithm, printed_score, stand_in_text
-from fedga.paper.report.scores import Reading, Score, dataset_breaks, paper_panels, place_cells, score, score_text
+from fedga.paper.report.scores import Reading, Score, dataset_breaks, paper_panels, place_cells, score_of, score_text
 from fedga.report.curves import Curve, mean
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.series import Panel, Series
@@ -139,7 +139,7 @@ def compare(curves: Sequence[Curve], which: str = "at_80", *, metric: str = "acc
         for series in panel.series:
             printed = printed_score(which, panel.dataset, panel.alpha, series.algorithm, metric)
             if printed is not None:
-                cells.append(Comparison(panel, series, score(series, reading), printed))
+                cells.append(Comparison(panel, series, score_of(series.curves, reading), printed))
     if not cells:
         raise FedGAError(f"there is nothing to compare: {TABLES[which]} has none of these runs")
     return Agreement(tuple(cells), which, reading)

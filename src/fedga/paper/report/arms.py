@@ -152,10 +152,9 @@ def arms(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> list[Arm]:
             raise FedGAError(f"the settings of run {curve.run_id!r} are missing: give those of every curve")
         spec = specs[curve.run_id]
         place = (spec.dataset, spec.alpha, spec.algorithm, axes_of(spec), spec.partition)
-        pairs = zip(asdict(alike.setdefault(place, spec)).items(), asdict(spec).items(), strict=True)
-        if differing := [name for (name, one), (_, other) in pairs if one != other and name not in _UNSEEN]:
-            names = ", ".join(differing)
-            what = f"runs of {spec.algorithm} on {spec.dataset} have the same axes but differ in {names}"
+        first, settings = asdict(alike.setdefault(place, spec)), asdict(spec)
+        if differing := [name for name in settings if settings[name] != first[name] and name not in _UNSEEN]:
+            what = f"runs of {spec.algorithm} on {spec.dataset} have the same axes but differ in {', '.join(differing)}"
             raise FedGAError(f"{what}: give those of one setting")
         found.setdefault(place, []).append(curve)
     return [Arm(*place, tuple(sorted(of, key=lambda curve: curve.seed))) for place, of in found.items()]
@@ -182,7 +181,6 @@ def ablations(of: Sequence[Arm]) -> list[Ablation]:
 
 
 def seeds_text(of: Sequence[Ablation]) -> str:
-    """How many seeds the means are over."""
     scores = [one for place in of for arm in place.arms for one in arm.scores.values()]
     return words.seeds_text(len(one.values) for one in scores if one.known)
 
@@ -198,11 +196,6 @@ def setting_name(axes: frozenset[str]) -> str:
     if len(axes) == 1:
         return AXES[next(iter(axes))]
     return f"all but {' and '.join(name for axis, name in AXES.items() if axis not in axes)}"
-
-
-def points(value: float) -> str:
-    """A difference in points, with its sign."""
-    return words.signed(value, 1)
 
 
 def share(value: float) -> str:

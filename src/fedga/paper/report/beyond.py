@@ -14,19 +14,18 @@ from fedga.drawing.style import FONT, GRID, MUTED, SMALL, TEXT, LineStyle, displ
 from fedga.paper import runs
 from fedga.paper.printed import SCORE_TABLES, PrintedScore, printed_score
 from fedga.paper.report import arms
-from fedga.paper.report.arms import ALGORITHMS, ALIGNED, ALL, NO_SKEW, NONE, PLAIN, Ablation, Arm, ablations, points
+from fedga.paper.report.arms import ALGORITHMS, ALIGNED, ALL, NO_SKEW, NONE, PLAIN, Ablation, Arm, ablations
 from fedga.paper.report.scores import MODELS, Reading, Score, best_text, score_of, score_text
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.summary import number_text
-from fedga.report.words import plural
+from fedga.report.words import plural, signed
 from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.settings import RunSpec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 LAST, AVERAGED = Reading("accuracy", "last", "last"), Reading("accuracy", "last", "averaged")
 _DatasetAlpha = tuple[str, float]
@@ -47,12 +46,11 @@ def beyond_table(of: Sequence[Arm]) -> Table:
         breaks.append(len(rows) - 1)
     each = ("FedAvg", "FedGA", "lead", "lead left")
     headings = ("data set", "α", "setting", *each, *(f"{heading}, averaged" for heading in each))
-    seeds = arms.seeds_text(found)
     caption = (
-        f"Accuracy after the last round, mean (deviation) over {seeds}; averaged: the model averaged over "
-        "rounds. Lead: FedGA less FedAvg, in points. Left: as a share of the last model's lead in the paper's setting; "
-        "a dash where that is within two standard errors (paired by seed) of 0, or where either does not train. "
-        f"{NO_SKEW}"
+        f"Accuracy after the last round, mean (deviation) over {arms.seeds_text(found)}; averaged: the model averaged "
+        "over rounds. Lead: FedGA less FedAvg, in points. Left: as a share of the last model's lead in the paper's "
+        "setting; a dash where that is within two standard errors (paired by seed) of 0, or where either does not "
+        f"train. {NO_SKEW}"
     )
     title = "What explains FedGA's lead, and what is left to gain"
     return Table("beyond", title, headings, tuple(rows), caption, tuple(breaks[:-1]))
@@ -68,7 +66,7 @@ def _row(place: Ablation, axes: frozenset[str], *, even: bool = False) -> tuple[
         cells += [score.cell(bold=algorithm == best) for algorithm, score in scores.items()]
         lead = 100 * (scores[ALIGNED].mean - scores[PLAIN].mean)
         left = np.nan if even else place.remains(axes, model)
-        cells += [_number(points(lead), lead), _number(arms.share(left), left)]
+        cells += [_number(signed(lead, 1), lead), _number(arms.share(left), left)]
     return tuple(cells)
 
 
@@ -84,7 +82,7 @@ def beyond_headline(of: Sequence[Arm]) -> str:
     for place in found:
         leads = [place.lead(NONE, "last"), place.lead(ALL, "averaged")]
         name = dataset_name(place.dataset) if together else place.name
-        parts += [f"{points(leads[0])} and {points(leads[1])} on {name}"] if np.isfinite(leads).all() else []
+        parts += [f"{signed(leads[0], 1)} and {signed(leads[1], 1)} on {name}"] if np.isfinite(leads).all() else []
     heading = "FedGA's lead over FedAvg in points"
     heading += f", α = {found[0].alpha:g}" if together and found[0].alpha is not None else ""
     if not parts:
@@ -171,8 +169,8 @@ def _draw_pair(axes: Axes, place: Ablation, setting: frozenset[str], model: str,
         x = np.maximum([one.mean for one in ends.values()], low)
         axes.plot(x, (y, y), color=color, linewidth=4, solid_capstyle="butt", zorder=3, label="_lead")
         where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        color = shade(line_style(ahead).color, -0.25) if points(lead) != "0.0" else MUTED
-        axes.annotate(points(lead), (1, y), (8, 0), va="center", size=SMALL, color=color, **where)
+        color = shade(line_style(ahead).color, -0.25) if signed(lead, 1) != "0.0" else MUTED
+        axes.annotate(signed(lead, 1), (1, y), (8, 0), va="center", size=SMALL, color=color, **where)
     below = 0
     for algorithm, one in ends.items():
         if one.known and one.mean < low:
@@ -213,9 +211,7 @@ def _even_style(axes: frozenset[str]) -> dict[str, Any]:
     return {"color": TEXT, "linewidth": 1.2, "linestyle": "-" if axes else (0, (2, 2))}
 
 
-def _legend(found: Sequence[Ablation]) -> list[Line2D]:
-    from matplotlib.lines import Line2D
-
+def _legend(found: Sequence[Ablation]) -> dict[str, dict[str, Any]]:
     styles = {display_name(name): line_style(name).keywords() | {"linestyle": "none"} for name in ALGORITHMS}
     for model in MODELS:
         if any(arm.scores[model].known for place in found for arm in place.arms):
@@ -223,7 +219,7 @@ def _legend(found: Sequence[Ablation]) -> list[Line2D]:
     for axes in (NONE, ALL):
         if any(place.without_skew(axes).known for place in found):
             styles[arms.even_name(axes)] = _even_style(axes)
-    return [Line2D([], [], label=label, **style) for label, style in styles.items()]
+    return styles
 
 
 def _caption(found: Sequence[Ablation], rows: Sequence[frozenset[str]]) -> str:
@@ -277,8 +273,7 @@ def strong_table(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> Table
     headings = ("data set", "α", "best printed", *(f"{display_name(name)}{of}" for name in names for of in _ENDS))
     if even:
         headings, caption = (*headings, "no skew"), f"{caption} {NO_SKEW}"
-    title = "The strong setting beside the best printed number"
-    return Table("strong", title, headings, tuple(rows), caption, breaks)
+    return Table("strong", "The strong setting beside the best printed number", headings, tuple(rows), caption, breaks)
 
 
 def strong_headline(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> str:
@@ -289,7 +284,8 @@ def strong_headline(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> st
         leads += [100 * (found.mean - best.mean)] if found.known and best is not None else []
     if not leads:
         return ""
-    above, span = sum(points(lead).startswith("+") for lead in leads), f"{points(min(leads))} to {points(max(leads))}"
+    above = sum(signed(lead, 1).startswith("+") for lead in leads)
+    span = f"{signed(min(leads), 1)} to {signed(max(leads), 1)}"
     where = f"in {above} of {plural(len(leads), 'setting')} (by {span} points)"
     return f"FedGA's averaged model in the strong setting is above the best printed accuracy {where}."
 

@@ -13,7 +13,7 @@ from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, rows_a
 from fedga.drawing.heatmap import check_counts, counts_summary, draw_counts, draw_scale, names_width
 from fedga.drawing.style import MUTED, SMALL, TEXT, LineStyle, algorithm_rank, display_name, drawing, line_style, shade
 from fedga.errors import FedGAError
-from fedga.paper.report.scores import Reading, score
+from fedga.paper.report.scores import Reading, score_of
 from fedga.paper.report.tuning import chosen_rates
 from fedga.report.curves import Curve, mean
 from fedga.report.figures import lines
@@ -25,7 +25,6 @@ from fedga.spec.presets import preset_settings
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 _METRIC = "accuracy"
 _STAR: Any = {"marker": "*", "markersize": 14, "markeredgewidth": 0.8, "linestyle": "none"}
@@ -63,15 +62,13 @@ def client_ea_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
         size = PanelSize(4.6, 3.4, left=0.8, right=widest + 0.35, top=0.15) if alone else PanelSize(2.9, 2.4, left=0.8)
         heading = title or (f"EA ratio of the active clients: {panels[0].title}" if alone else "")
         caption = "1 is unbiased. Mean over a round's active clients after local training, in evaluated rounds. "
-        caption += lines.over_seeds(
-            panels, "Median", ", band from the lowest to the highest seed"
-        ) + lines.diverged_text(panels)
-        grid, legend = rows_and_columns(len(panels)), [] if alone else lines.line_legend(panels, "client_ea_ratio")
+        caption += lines.over_seeds(panels, "Median", ", band from the lowest to the highest seed")
+        caption += lines.diverged_text(panels)
+        grid, legend = rows_and_columns(len(panels)), {} if alone else lines.line_legend(panels, "client_ea_ratio")
         figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
         for at, panel in zip(axes, panels, strict=True):
             lines.draw_ratio(at, panel, "client_ea_ratio", names=alone)
-            at.set_ylabel("EA ratio of active clients")
-            at.set_title("" if alone else panel.title)
+            at.set(ylabel="EA ratio of active clients", title="" if alone else panel.title)
     return figure
 
 
@@ -101,8 +98,7 @@ def epochs_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
                 continue
             limits = lines.fitted_limits([panel for place, panel in panels.items() if place[:2] == row], _METRIC)
             lines.draw_accuracy(at, panel, _METRIC, names=False, limits=limits)
-            at.set_title(plural(epochs, "local epoch"))
-            at.set_xlabel("local epochs in all")
+            at.set(title=plural(epochs, "local epoch"), xlabel="local epochs in all")
             if epochs != columns[0]:
                 at.set_ylabel("")
                 at.tick_params(axis="y", labelleft=False)
@@ -138,8 +134,7 @@ def labels_picture(
 def alphas_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
     """Accuracy over rounds, mean over seeds, the smaller α the darker; one panel per data set: the paper's Fig. 4."""
     panels = panels_with(one_model(curves), ("accuracy",))
-    datasets = _datasets(panels)
-    alphas = _alphas(panels)
+    datasets, alphas = _datasets(panels), _alphas(panels)
     with drawing():
         names = [_under_alpha(series.label, panel.alpha) for panel in panels for series in panel.series]
         widest = max(text_width(f"0.000 {name}", SMALL) for name in names)
@@ -212,22 +207,17 @@ def tuning_picture(curves: Sequence[Curve]) -> Figure:
             at.set_xscale("log")
             at.set_xticks(rates, [f"{rate:g}" for rate in rates])
             at.minorticks_off()
-            at.set(xlim=(rates[0] / 1.5, rates[-1] * 1.5), ylim=(0, None), xlabel="learning rate")
-            at.set_ylabel("test accuracy")
-            at.set_title(dataset_name(dataset))
+            at.set(xlim=(rates[0] / 1.5, rates[-1] * 1.5), ylim=(0, None))
+            at.set(xlabel="learning rate", ylabel="test accuracy", title=dataset_name(dataset))
     return figure
 
 
-def _rates_legend(panels: Sequence[Panel], alphas: Sequence[float | None]) -> list[Line2D]:
-    from matplotlib.lines import Line2D
-
+def _rates_legend(panels: Sequence[Panel], alphas: Sequence[float | None]) -> dict[str, dict[str, Any]]:
     styles = {panel.alpha: _alpha_style(panel.series[0].algorithm, panel.alpha, alphas) for panel in panels}
-    names = {alpha: "no α" if alpha is None else f"α = {alpha:g}" for alpha in alphas}
-    entries = [Line2D([], [], label=names[alpha], **styles[alpha].keywords()) for alpha in alphas]
-    entries.append(Line2D([], [], label="chosen rate", color=MUTED, markeredgecolor="white", **_STAR))
-    entries.append(Line2D([], [], label="rate of preset paper", **_RING))
+    entries = {"no α" if alpha is None else f"α = {alpha:g}": styles[alpha].keywords() for alpha in alphas}
+    entries |= {"chosen rate": {"color": MUTED, "markeredgecolor": "white", **_STAR}, "rate of preset paper": _RING}
     if any(series.diverged for panel in panels for series in panel.series):
-        entries.append(Line2D([], [], label="a run diverged", color=MUTED, **_FAILED))
+        entries["a run diverged"] = {"color": MUTED, **_FAILED}
     return entries
 
 
@@ -235,7 +225,7 @@ def _draw_rates(axes: Axes, panel: Panel, style: LineStyle, marks: tuple[float, 
     """One line: what every rate came to, which one is chosen and which the preset has, and where a run diverged."""
     tried = sorted(panel.series, key=lambda series: float(series.settings["lr"]))
     rates = np.array([float(series.settings["lr"]) for series in tried])
-    reached = [score(series, Reading()) for series in tried]
+    reached = [score_of(series.curves, Reading()) for series in tried]
     middle, wide = np.array([one.mean for one in reached]), np.array([one.deviation for one in reached])
     known = np.isfinite(middle)
     bars: dict[str, Any] = {"fmt": "none", "ecolor": style.color, "elinewidth": 0.9, "capsize": 2}

@@ -13,7 +13,7 @@ from fedga.errors import FedGAError, unknown_name
 from fedga.measures.columns import COLUMNS
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.documents import NOTHING, Cell, Table
-from fedga.report.series import Panel, Series, make_panels
+from fedga.report.series import Panel, make_panels
 from fedga.report.summary import number_text
 from fedga.report.words import seeds_text
 from fedga.spec.catalog import dataset_name, dataset_rank
@@ -86,17 +86,13 @@ class Score:
     def mean_text(self) -> str:  # those that print alike are level
         return number_text(self.mean)
 
-    @property
-    def text(self) -> str:
-        """
-        >>> Score((0.8, 0.9)).text, Score((0.8,)).text, Score(()).text
-        ('0.850 (0.071)', '0.800', '–')
-        """
-        return score_text(self.mean, self.deviation)
-
     def cell(self, *, bold: bool = False) -> Cell:
-        wide = None if math.isnan(self.deviation) else self.deviation
-        return Cell(self.text, self.mean if self.known else None, bold and self.known, self.note, wide)
+        """
+        >>> [Score(values).cell().text for values in ((0.8, 0.9), (0.8,), ())]
+        ['0.850 (0.071)', '0.800', '–']
+        """
+        text, wide = score_text(self.mean, self.deviation), None if math.isnan(self.deviation) else self.deviation
+        return Cell(text, self.mean if self.known else None, bold and self.known, self.note, wide)
 
 
 def score_text(middle: float, wide: float) -> str:
@@ -104,16 +100,11 @@ def score_text(middle: float, wide: float) -> str:
     return number_text(middle) + ("" if math.isnan(wide) else f" ({number_text(wide)})")
 
 
-def score_of(curves: Iterable[Curve], reading: Reading) -> Score:
-    """`score` of runs that differ in their seed alone."""
-    return score(Series({}, "", tuple(curves)), reading)
-
-
-def score(series: Series, reading: Reading) -> Score:
-    """The score of a series: its finished runs are in the mean, those that diverged or go on are noted."""
-    finished = [curve for curve in series.curves if curve.status == "done"]
+def score_of(curves: Sequence[Curve], reading: Reading) -> Score:
+    """Of runs that differ in their seed alone: the finished are in the mean, those that diverged or go on are noted."""
+    finished = [curve for curve in curves if curve.status == "done"]
     values = tuple(value for value in map(reading.of, finished) if math.isfinite(value))
-    total, diverged = len(series.curves), len(series.diverged)
+    total, diverged = len(curves), sum(curve.diverged for curve in curves)
     going, stuck = total - diverged - len(finished), sum(never_left(curve, finished) for curve in finished)
     counts = {"diverged": diverged, "unfinished": going, "never left the start plateau": stuck}
     return Score(values, "; ".join(f"{number} of {total} runs {what}" for what, number in counts.items() if number))
@@ -133,7 +124,7 @@ def score_table(curves: Sequence[Curve], readings: Sequence[Reading], name: str,
     lines = [(panel, reading) for panel in panels for reading in readings]
     rows, numbers = [], set()
     for panel, reading in lines:
-        scores = {series.label: score(series, reading) for series in panel.series}
+        scores = {series.label: score_of(series.curves, reading) for series in panel.series}
         best = best_text(scores.values())
         numbers |= {len(found.values) for found in scores.values() if found.known}
         cells = (scores.get(label, Score(())) for label in labels)

@@ -198,8 +198,7 @@ def _summary(compared: Sequence[tuple[str, Sequence[Curve]]], which: str) -> tup
 
 
 def _speed(material: Material) -> Content:
-    tables = [speed_table(material.curves, fraction) for fraction in (0.9, 0.8)]
-    return speed_headline(material.curves, 0.9), tables, ()
+    return speed_headline(material.curves, 0.9), [speed_table(material.curves, part) for part in (0.9, 0.8)], ()
 
 
 def _clients(material: Material) -> Content:
@@ -308,8 +307,7 @@ def _strong(material: Material) -> Content:
         title = f"The paper's setting and the strong one, averaged models: {place_name(dataset, alpha)}"
         draw = partial(pictures.curves_picture, curves, averaged=True, title=title)
         drawn.append(Picture(_file("strong", dataset), title, draw, alt=f"{title}, accuracy over rounds"))
-    headline = strong_headline(material.curves, material.specs)
-    return headline, [strong_table(material.curves, material.specs)], drawn
+    return strong_headline(material.curves, material.specs), [strong_table(material.curves, material.specs)], drawn
 
 
 def _beyond(material: Material) -> Content:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fedga.errors import FedGAError
 from fedga.paper.report.scores import Reading, score_of
 from fedga.report.curves import Curve
-from fedga.report.documents import NOTHING, Cell, Table
+from fedga.report.documents import Cell, Table
 from fedga.report.series import setting_text, varying_settings
 from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_name, dataset_rank, place_name
@@ -24,7 +24,7 @@ class _Search:
     """Runs that differ in their learning rate and seed alone: only these may be set against each other."""
 
     settings: Mapping[str, Any]
-    by_rate: dict[float, list[Curve]] = field(default_factory=dict)
+    by_rate: Mapping[float, Sequence[Curve]]
 
     @property
     def place(self) -> DatasetAlpha:
@@ -76,12 +76,12 @@ def tuning_headline(rates: Mapping[DatasetAlpha, float]) -> str:
 
 def _searches(curves: Sequence[Curve]) -> list[_Search]:
     """The runs by everything but rate and seed, data sets in the paper's order."""
-    found: dict[tuple[tuple[str, Any], ...], _Search] = {}
-    for curve in curves:
-        settings = {name: value for name, value in curve.settings.items() if name != "lr"}
-        search = found.setdefault(tuple(settings.items()), _Search(settings))
-        search.by_rate.setdefault(float(curve.settings.get("lr", math.nan)), []).append(curve)
-    return sorted(found.values(), key=lambda search: (dataset_rank(search.place[0]), search.place[1] or 0.0))
+    alike = grouped(curves, lambda curve: tuple(setting for setting in curve.settings.items() if setting[0] != "lr"))
+    found = [
+        _Search(dict(of), grouped(runs, lambda run: float(run.settings.get("lr", math.nan))))
+        for of, runs in alike.items()
+    ]
+    return sorted(found, key=lambda search: (dataset_rank(search.place[0]), search.place[1] or 0.0))
 
 
 def _differing(searches: Sequence[_Search]) -> dict[DatasetAlpha, list[str]]:
@@ -91,6 +91,6 @@ def _differing(searches: Sequence[_Search]) -> dict[DatasetAlpha, list[str]]:
 
 
 def _cell(curves: Sequence[Curve], *, bold: bool) -> Cell:
-    if curves and all(curve.diverged for curve in curves):
-        return Cell("diverged", note=score_of(curves, _LAST).note)
-    return score_of(curves, _LAST).cell(bold=bold) if curves else Cell(NOTHING)
+    found = score_of(curves, _LAST)
+    lost = curves and all(curve.diverged for curve in curves)
+    return Cell("diverged", note=found.note) if lost else found.cell(bold=bold)

@@ -33,15 +33,12 @@ def forgetting_bars(curves: Sequence[Curve], *, title: str = "") -> Figure:
     if not panels:
         raise FedGAError("there is no forgetting to draw: no run has evaluated its active clients yet")
     with drawing():
-        from matplotlib.patches import Patch
-
         bars = max(len(panel.series) for panel in panels)
         columns = 2 if bars <= 4 else 1
         size = PanelSize(min(max(4.2, 0.42 * (3 * bars + 2)), 11.0), 2.7, top=0.36 if len(panels) > 1 else 0.15)
         heading = title or ("" if len(panels) > 1 else f"Accuracy lost in a round of local training: {panels[0].title}")
         caption = f"{_CAPTION} Mean over the evaluated rounds and {seeds_text(panels)}."
-        styles = {series.label: bar_style(series) for panel in panels for series in panel.series}
-        legend = [Patch(label=label, **style) for label, style in styles.items()]
+        legend = {series.label: bar_style(series) for panel in panels for series in panel.series}
         grid = rows_and_columns(len(panels), columns)
         figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
         for at, panel in zip(axes, panels, strict=True):
@@ -102,7 +99,11 @@ def bar_style(series: Series) -> dict[str, Any]:
 
 def demo_picture(curves: Sequence[Curve], *, dataset: str | None = None, alpha: float | None = None) -> Figure:
     """Left accuracy over rounds, right what clients forget; by default of the first data set and its smallest α."""
-    panel = _choose(panels_with(curves, ("accuracy", "averaged_accuracy")), dataset, alpha)
+    panels = panels_with(curves, ("accuracy", "averaged_accuracy"))
+    fitting = [one for one in panels if dataset in (None, one.dataset) and alpha in (None, one.alpha)]
+    if not fitting:
+        raise FedGAError(f"there is nothing to draw of {dataset}, α = {alpha}: the results have other data sets and α")
+    panel = fitting[0]
     forgetting = next((one for one in forgetting_panels(curves) if one.title == panel.title), None)
     with drawing():
         room = max(text_width(text, SMALL) for text in end_texts(panel, "accuracy", names=True)) + 0.3
@@ -119,13 +120,6 @@ def demo_picture(curves: Sequence[Curve], *, dataset: str | None = None, alpha: 
         if forgetting:
             _draw_forgotten(axes[1], forgetting)
     return figure
-
-
-def _choose(panels: Sequence[Panel], dataset: str | None, alpha: float | None) -> Panel:
-    fitting = [one for one in panels if dataset in (None, one.dataset) and (alpha is None or one.alpha == alpha)]
-    if not fitting:
-        raise FedGAError(f"there is nothing to draw of {dataset}, α = {alpha}: the results have other data sets and α")
-    return fitting[0]
 
 
 def _draw_forgotten(axes: Axes, panel: Panel) -> None:
@@ -153,10 +147,8 @@ def _draw_forgotten(axes: Axes, panel: Panel) -> None:
     axes.tick_params(axis="y", length=0, labelcolor=TEXT)
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
-    axes.set_ylim(place - 0.9, -0.7)
-    axes.set_xlim(right=max(1.22 * longest, 0.02))
-    axes.set_xlabel("accuracy lost in a round")
-    axes.set_title("What clients forget")
+    axes.set(ylim=(place - 0.9, -0.7), xlim=(None, max(1.22 * longest, 0.02)))
+    axes.set(xlabel="accuracy lost in a round", title="What clients forget")
 
 
 def _headline(panel: Panel) -> str:

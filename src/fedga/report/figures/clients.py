@@ -14,7 +14,6 @@ from fedga.errors import FedGAError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
     from fedga.engine.evaluation.metrics import ClientRecord
 
@@ -26,6 +25,13 @@ _ABSENT = "#eceff2"
 _HELD, _ROW, _GAP = 0.5, 0.72, 0.12  # inches of the counts, of an algorithm's row, and between the two
 _ALONE = 1.5  # inches of the row of a single algorithm
 _BESIDE: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center", "size": SMALL}
+
+_DOT: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 7}
+_LEGEND = {
+    "model the client received": {"mfc": "white", "mec": MUTED, "mew": 1.2, **_DOT},
+    "after its local training: worse": {"color": LOST, **_DOT},
+    "after its local training: not worse": {"color": GAINED, **_DOT},
+}
 
 
 def before_after(
@@ -71,7 +77,7 @@ def before_after_algorithms(
         sizes = [PanelSize(wide, tall, *side, 0.3, 0.42) for side in sides]
         caption = _caption(class_names, shown, len(first["client"]))
         heading = title or _headline(changes)
-        figure, axes = compose(1, shown, sizes, title=heading, legend=_legend(), caption=caption, least_width=7.0)
+        figure, axes = compose(1, shown, sizes, title=heading, legend=_LEGEND, caption=caption, least_width=7.0)
         tallest = int(first["class_counts"][:shown].max())
         for column, frame in enumerate(axes):
             upper, *rows = _split(frame, heights)
@@ -195,17 +201,6 @@ def _write_changes(axes: Axes, changes: Mapping[str, float]) -> None:
         offset = (7, SMALL * 1.3 * ((len(changes) - 1) / 2 - line))
         color = shade(LOST if points < 0 else GAINED, -0.25)
         axes.annotate(f"{kind} {points_text(points)}", (1, 0.5), offset, color=color, **_BESIDE)
-
-
-def _legend() -> list[Line2D]:
-    from matplotlib.lines import Line2D
-
-    none: dict[str, Any] = {"linestyle": "none", "markersize": 7}
-    return [
-        Line2D([], [], marker="o", mfc="white", mec=MUTED, mew=1.2, label="model the client received", **none),
-        Line2D([], [], marker="o", color=LOST, label="after its local training: worse", **none),
-        Line2D([], [], marker="o", color=GAINED, label="after its local training: not worse", **none),
-    ]
 
 
 def _caption(class_names: Sequence[str], shown: int, number: int) -> str:

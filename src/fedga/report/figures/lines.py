@@ -19,7 +19,6 @@ from fedga.report.series import Panel, Series, measured, panels_with
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 AVERAGED = ", averaged"
 _MARKERS = 7  # per line
@@ -65,7 +64,7 @@ def accuracy_curves(
     panels = panels_with(curves, (metric, f"averaged_{metric}"))
     with drawing():
         alone = len(panels) == 1
-        legend = [] if alone else line_legend(panels, metric)
+        legend = {} if alone else line_legend(panels, metric)
         room = max(text_width(end, SMALL) for panel in panels for end in end_texts(panel, metric, names=alone)) + 0.3
         size = PanelSize(5.6, 3.9, right=room, top=0.15) if alone else PanelSize(2.75, 2.3, right=room)
         caption = curves_caption(panels, metric)
@@ -73,8 +72,7 @@ def accuracy_curves(
         grid = rows_and_columns(len(panels))
         figure, axes = compose(*grid, size, title=heading, legend=legend, caption=caption, number=len(panels))
         for at, panel in zip(axes, panels, strict=True):
-            limits = fitted_limits([panel], metric, from_start=from_start)
-            draw_accuracy(at, panel, metric, names=alone, limits=limits)
+            draw_accuracy(at, panel, metric, names=alone, limits=fitted_limits([panel], metric, from_start=from_start))
             at.set_title("" if alone else panel.title)
     return figure
 
@@ -104,8 +102,7 @@ def draw_accuracy(
     """One panel's lines, limits and end labels; ``names`` puts the series' name beside its last value."""
     ends = []
     for label, style, rounds, values in _draw_lines(axes, panel, metric, (mean, plus_minus)):
-        text = _end_text(label, values[-1], names)
-        ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
+        ends.append(LineEnd(rounds[-1], values[-1], _end_text(label, values[-1], names), shade(style.color, -0.25)))
     axes.set(xlim=(0, _last_round(panel)), ylabel=metric_column(metric).title)
     if metric_column(metric).bounded:
         axes.set_ylim(limits or fitted_limits([panel], metric))
@@ -118,8 +115,7 @@ def draw_ratio(axes: Axes, panel: Panel, metric: str, *, names: bool = False) ->
     for label, style, rounds, values in _draw_lines(axes, panel, metric, (median, _lowest_highest)):
         if style.filled:  # not the averaged model
             highest = max(highest, *values)
-            text = ratio_end(values[-1], label)
-            ends.append(LineEnd(rounds[-1], values[-1], text, shade(style.color, -0.25)))
+            ends.append(LineEnd(rounds[-1], values[-1], ratio_end(values[-1], label), shade(style.color, -0.25)))
     axes.set_yscale("log")
     axes.set_ylim(1, 20 * highest)  # a band may leave the picture: one seed in one round must not set its scale
     axes.set_xlim(left=0)
@@ -231,13 +227,9 @@ def end_texts(panel: Panel, metric: str, *, names: bool) -> list[str]:
     return [_end_text(label, 0.0, names) for label in [series.label for series in panel.series] + averaged]
 
 
-def line_legend(panels: Sequence[Panel], metric: str) -> list[Line2D]:
+def line_legend(panels: Sequence[Panel], metric: str) -> dict[str, dict[str, Any]]:
     """One entry for every line that `draw_accuracy` or `draw_ratio` draws."""
-    from matplotlib.lines import Line2D
-
-    entries: dict[str, LineStyle] = {}
-    for averaged in (False, True):
-        for series in (series for panel in panels for series in panel.series):
-            if not averaged or series.has(f"averaged_{metric}"):
-                entries.setdefault(series.label + (AVERAGED if averaged else ""), series.style(averaged=averaged))
-    return [Line2D([], [], label=label, **style.keywords()) for label, style in entries.items()]
+    every = [series for panel in panels for series in panel.series]
+    averaged = [series for series in every if series.has(f"averaged_{metric}")]
+    plain = {series.label: series.style().keywords() for series in every}
+    return plain | {series.label + AVERAGED: series.style(averaged=True).keywords() for series in averaged}

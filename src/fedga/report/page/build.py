@@ -16,11 +16,10 @@ from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
 from fedga.report.page.payload import pack
 from fedga.report.page.repeat import KnownCommands, repeat
-from fedga.report.page.shared import LONG, TableView
+from fedga.report.page.shared import LONG, TableView, environment
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
 from fedga.report.page.tables import best_tables, headline, partitions_table, results_table, troubles_table
-from fedga.report.page.template import environment
 from fedga.report.words import listed, plural
 from fedga.store.database import FILE_NAME
 from fedga.version import __version__
@@ -67,7 +66,7 @@ def results_section(folder: Path) -> Section:
     if not (folder / FILE_NAME).is_file():
         return Section("results", "Results")
     study = read_study(folder)
-    tables = (results_table(study).table, *best_tables(study), *cost_tables(study))
+    tables = (results_table(study)[0], *best_tables(study), *cost_tables(study))
     pictures = general_pictures(folder, study.curves, [run.spec for run in study.runs])
     return Section("results", "Results", (), tables, tuple(pictures))
 
@@ -91,18 +90,17 @@ def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, An
 
 
 def _contents(study: Study, known: KnownCommands | None) -> dict[str, Any]:
-    """What a page shows of runs."""
-    results, again = results_table(study), repeat(study, known)
+    (results, filters), again = results_table(study), repeat(study, known)
     partitions, troubles = partitions_table(study), troubles_table(study)
-    choices = {at: list(dict.fromkeys(row[at].text for row in results.table.rows)) for at in results.columns}
+    choices = {at: list(dict.fromkeys(row[at].text for row in results.rows)) for at in filters}
     return {
         "headline": headline(study),
         "overview": draw_overview(study),
         "size": (WIDTH, HEIGHT),
         "best": [TableView(table) for table in best_tables(study)],
         "troubles": TableView(troubles) if troubles else None,
-        "results": TableView(results.table),
-        "filters": [(at, results.table.headings[at], texts) for at, texts in choices.items()],
+        "results": TableView(results),
+        "filters": [(at, results.headings[at], texts) for at, texts in choices.items()],
         "packed": pack(study),
         "partitions": TableView(partitions) if partitions else None,
         "costs": [TableView(table) for table in cost_tables(study)],

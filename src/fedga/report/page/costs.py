@@ -15,14 +15,13 @@ from fedga.drawing.style import base_name, display_name
 from fedga.errors import FedGAError
 from fedga.models import MODELS, build_model
 from fedga.plugins import received_part
-from fedga.report.costs import algorithms_rows, cost_columns, human_bytes
+from fedga.report.costs import FLOAT, algorithms_rows, cost_columns, human_bytes
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.page.study import Study
 from fedga.spec.catalog import find_source
 from fedga.spec.settings import RunSpec
 from fedga.store.code import stored_code
 
-_FLOAT = 4
 _OPTIONAL = ("a client keeps", "the server needs", "options")  # columns that may be left out
 _HEADINGS = ("extra up", "extra down", "extra forward passes", "the server learns", *_OPTIONAL, "from")
 
@@ -113,4 +112,4 @@ def _cost_caption(parameters: int | None) -> str:
     beyond = "Per client and round, beyond what FedAvg sends: the model, once down and once up"
     if parameters is None:
         return f"{beyond}. The size of this network is unknown here, so bytes are left out."
-    return f"{beyond} ({parameters:,} parameters, {human_bytes(_FLOAT * parameters)}). A dash is nothing."
+    return f"{beyond} ({parameters:,} parameters, {human_bytes(FLOAT * parameters)}). A dash is nothing."

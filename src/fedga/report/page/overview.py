@@ -37,8 +37,8 @@ def draw_overview(study: Study) -> dict[str, Any]:
     }
 
 
-def _chosen(places: Sequence[Scenario]) -> Found:
-    return [(place, cohort) for place in places for cohort in shown_cohorts(place.cohorts)]
+def _drawn(places: Sequence[Scenario]) -> Found:
+    return ended_of([(place, cohort) for place in places for cohort in shown_cohorts(place.cohorts)])
 
 
 def _title(title: str, drawn: Found) -> str:
@@ -72,7 +72,7 @@ def _edges(member: Member) -> tuple[float, float, float]:
 def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
     """One data set: lines over α, in pixels of a picture of WIDTH × HEIGHT."""
     found: dict[str, list[tuple[int, Member]]] = {}
-    drawn = ended_of(_chosen(places))
+    drawn = _drawn(places)
     for place, cohort in drawn:
         for member in cohort.contestants:
             if member.row[_METRIC] is not None:
@@ -108,7 +108,7 @@ def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
 
 def _dots(place: Scenario) -> dict[str, Any]:
     """One data set at its only α: a row per algorithm and setting; places are per cent of the width."""
-    drawn = ended_of(_chosen([place]))
+    drawn = _drawn([place])
     chosen = [(of, member) for _, of in drawn for member in of.contestants if member.row[_METRIC] is not None]
     edges = [edge for _, member in chosen for edge in _edges(member)]
     ticks = nice_ticks(min(edges, default=0), max(edges, default=1), 4)

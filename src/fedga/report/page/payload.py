@@ -21,7 +21,7 @@ from fedga.drawing.style import GAINED, LOST
 from fedga.measures.columns import metric_column
 from fedga.report.curves import Curve
 from fedga.report.page.overview import compared, shown_cohorts
-from fedga.report.page.study import Study
+from fedga.report.page.study import Scenario, Study
 from fedga.report.page.svg import svg_style
 from fedga.report.series import setting_text
 from fedga.store.database import IDENTITY
@@ -51,7 +51,7 @@ def pack(study: Study) -> dict[str, Any]:
     data = {
         "metrics": lines.metrics,
         "scale": 10**lines.digits,
-        "places": [_place(study, lines, at) for at in range(len(study.places))],
+        "places": [_place(place, lines) for place in study.places],
         "lines": lines.packed,
         "rounds": lines.rounds,
         "runs": _runs(study, lines, with_names=not csv),
@@ -154,8 +154,7 @@ def _metric(name: str) -> dict[str, Any]:
     return {"name": name, "label": column.title, "group": column.measured_on, **numbers}
 
 
-def _place(study: Study, lines: _Lines, at: int) -> dict[str, Any]:
-    place = study.places[at]
+def _place(place: Scenario, lines: _Lines) -> dict[str, Any]:
     shown = shown_cohorts(place.cohorts, _DEFAULT_LINES)
     return {
         "dataset": place.dataset_label,
@@ -234,8 +233,7 @@ def _client_evaluations(study: Study) -> dict[str, list[Any]]:
 def _evaluation(seen: ClientRound, names: Sequence[str], called: Sequence[str]) -> dict[str, Any]:
     arrays = seen.arrays
     classes = arrays["class_counts"].shape[1]
-    many = classes > _MANY_CLASSES
-    most, decimals = (4, 2) if many else (10, 3)
+    most, decimals = (4, 2) if classes > _MANY_CLASSES else (10, 3)
     return {
         "round": seen.round,
         "of": len(arrays["client"]),

@@ -100,8 +100,8 @@ def _commands(study: Study, specs: Sequence[RunSpec], known: KnownCommands | Non
 def _run_command(specs: Sequence[RunSpec], called: str) -> str:
     """The `fedga run` that makes exactly these runs; empty where no single one does."""
     flags = {name: values for name in _LISTED if (values := _values(specs, name)) not in ([""], [None])}
-    flags |= {name: _values(specs, name) for name in ("partition", "client_column", "label_column")}
-    flags = {name: values for name, values in flags.items() if values != [SETTINGS[name].default] or name in _LISTED}
+    others = {name: _values(specs, name) for name in ("partition", "client_column", "label_column")}
+    flags |= {name: values for name, values in others.items() if values != [SETTINGS[name].default]}
     wanted = {spec.run_id for spec in specs}
     for _ in range(2):
         runs = _grid(flags, len(specs))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+from fedga.errors import needs_extra
 from fedga.report.documents import Cell, Table
 from fedga.report.writers import marks_of
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 LONG = 36  # letters
 
@@ -49,3 +55,13 @@ class TableView:
         key = f"{cell.value:.10g}" if isinstance(cell.value, (int, float)) else cell.value
         found |= {"data-value": key} if key is not None and key != cell.text else {}
         return found | ({} if cell.deviation is None else {"data-deviation": f"{cell.deviation:.10g}"})
+
+
+def environment(read: Callable[[str], str]) -> Environment:
+    """For templates that ``read`` gives by name: everything is escaped, and a misspelt name is an error."""
+    try:
+        import jinja2
+    except ImportError:
+        raise needs_extra("jinja2", "report", "writing a page") from None
+    made: Any = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    return jinja2.Environment(loader=jinja2.FunctionLoader(read), undefined=jinja2.StrictUndefined, **made)

@@ -92,7 +92,6 @@ def marker_path(marker: str) -> str:
 
 
 def svg_style(style: LineStyle) -> dict[str, Any]:
-    """What the page needs to draw this line."""
     dash = "" if style.line == "-" else " ".join(f"{part * style.width:.3g}" for part in style.line[1])
     marker, size = marker_path(style.marker), style.keywords()["markersize"]
     return {"color": style.color, "dash": dash, "width": style.width, "marker": marker, "size": size}

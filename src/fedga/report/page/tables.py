@@ -27,16 +27,8 @@ _TROUBLES = {
 Found = list[tuple[Scenario, Cohort]]  # the same setting on one data set, at all its α
 
 
-@dataclass(frozen=True)
-class Filtered:
-    """A table, and those of its columns whose values a reader can choose from."""
-
-    table: Table
-    columns: tuple[int, ...]
-
-
-def results_table(study: Study) -> Filtered:
-    """One row per data set, α, preset, own settings and algorithm; metrics as mean ± deviation over seeds."""
+def results_table(study: Study) -> tuple[Table, list[int]]:
+    """A row per data set, α, preset, own settings and algorithm; and the columns whose values a reader can choose."""
     entries = [(place, cohort, member) for place in study.places for cohort, member in place.members]
     columns = {
         "data set": [Cell(place.dataset_label) for place, _, _ in entries],
@@ -48,7 +40,7 @@ def results_table(study: Study) -> Filtered:
     shared = [heading for heading, cells in columns.items() if heading != "algorithm" and len(set(cells)) == 1]
     title = ", ".join(f"α = {columns[name][0].text}" if name == "α" else columns[name][0].text for name in shared)
     columns = {heading: cells for heading, cells in columns.items() if heading not in shared}
-    filters = tuple(at for at, cells in enumerate(columns.values()) if len(set(cells)) > 1)
+    filters = [at for at, cells in enumerate(columns.values()) if len(set(cells)) > 1]
     rows = [member.row for _, _, member in entries]
     known = summary_metrics(study.curves)
     metrics = [metric for metric in known if any(row[metric.name] is not None for row in rows)]
@@ -63,14 +55,13 @@ def results_table(study: Study) -> Filtered:
     caption += (", leaving out what is unfinished." if behind else ".") + explanations(metrics)
     breaks = tuple(at for at in range(len(entries) - 1) if entries[at][0] is not entries[at + 1][0])
     title = title.replace(f", {NOTHING}", "") or "All results"
-    table = Table("results", title, tuple(columns), tuple(zip(*columns.values(), strict=True)), caption, breaks)
-    return Filtered(table, filters)
+    cells = tuple(zip(*columns.values(), strict=True))
+    return Table("results", title, tuple(columns), cells, caption, breaks), filters
 
 
 def contestants(place: Scenario, cohort: Cohort) -> tuple[Member, ...]:
     """Of a cohort, who is compared with the others of its place: unfinished runs while there is nothing else."""
-    finished = any(other.finished for other in place.cohorts)
-    return cohort.contestants if cohort.finished or not finished else ()
+    return cohort.contestants if cohort.finished or not any(of.finished for of in place.cohorts) else ()
 
 
 def _metric_cells(place: Scenario, metric: MetricColumn) -> list[Cell]:
@@ -211,8 +202,7 @@ def troubles_table(study: Study) -> Table | None:
                     rows.append((Cell(kind), share, Cell(cohort.label(member)), Cell(place.title)))
     if not rows:
         return None
-    order = list(_TROUBLES)
-    rows.sort(key=lambda row: order.index(row[0].text))
+    rows.sort(key=lambda row: list(_TROUBLES).index(row[0].text))
     by_kind = grouped(rows, lambda row: row[0].text).items()
     counts = {kind: sum(int(of[1].value or 0) for of in found) for kind, found in by_kind}
     title = ", ".join(f"{plural(number, 'run')} {kind}" for kind, number in counts.items())
