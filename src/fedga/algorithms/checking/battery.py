@@ -136,7 +136,7 @@ class _Checker:
                 batch,
                 "for a client that lacks a class: avoid dividing by, or log of, batch.class_counts where they are 0",
             ),
-            (padding, "for a batch of padding alone, which comes after a client's last: use .sum().clamp(min=1)"),
+            (padding, "for a batch of padding alone, as small clients get: divide by batch.mask.sum().clamp(min=1)"),
             (extreme, f"with logits of ±{EXTREME:g}: use F.log_softmax or F.cross_entropy, not the log of a softmax"),
         )
         for case, where in cases:
