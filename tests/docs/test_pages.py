@@ -73,7 +73,7 @@ def test_a_page_that_works(tmp_path: Path) -> None:
         ("sh\npip install 'fedga[nothing]'", "fedga has no extra nothing"),
         ("sh\npip install torch==0.1", "torch==0.1 is wanted"),
         ('sh background="ready"\necho no', "it did not say 'ready':\nno"),
-        ('sh background="ready"\necho ready; exit 3', "it ended with exit code 3"),
+        ('sh background="ready"\ntrap "exit 3" INT; echo ready; sleep 60', "it ended with exit code 3"),
         ('sh check="long"\nfedga run --dataset mnist --rouns 3', "did you mean --rounds"),
         ('sh check="long"\nfedga run --dataset mnist --alpha zero', "--alpha must be a number"),
         ('sh check="long"\nfedga repot runs', "No such command 'repot'"),
