@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from math import prod
 from typing import Any, ClassVar
 
@@ -50,8 +51,13 @@ def option(default: float, **bounds: float) -> Any:
 
 def overrides(part: Any, hook: str) -> bool:
     """Whether an algorithm or rule has a hook of its own: what is left at its default costs nothing."""
-    base = next(kind for kind in reversed(type(part).__mro__) if hook in vars(kind))
-    return getattr(type(part), hook) is not vars(base)[hook]
+    return _overrides(type(part), hook)
+
+
+@cache
+def _overrides(kind: type, hook: str) -> bool:
+    base = next(each for each in reversed(kind.__mro__) if hook in vars(each))
+    return getattr(kind, hook) is not vars(base)[hook]
 
 
 # --- what hooks are given -------------------------------------------------------------------------------------------
