@@ -3,8 +3,6 @@
 Documented names (``fedga.ga_loss``, ``fedga.data.load_dataset``) never moved; this is for programs that went further.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Sequence

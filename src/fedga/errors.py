@@ -1,7 +1,5 @@
 """The one exception a user's input can cause."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The whole battery for an algorithm of one's own: its hooks, and that it trains alike wherever it can train."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

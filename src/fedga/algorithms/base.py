@@ -9,8 +9,6 @@ Hooks work on tensors of *one* client or *one* server and must not branch on ten
 them by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -51,7 +49,8 @@ def option(default: float, **bounds: float) -> Any:
 
 def overrides(part: Any, hook: str) -> bool:
     """Whether an algorithm or rule has a hook of its own: what is left at its default costs nothing."""
-    return _overrides(type(part), hook)
+    kind: Any = type(part)
+    return _overrides(kind, hook)
 
 
 @cache

@@ -5,8 +5,6 @@ above the mean: ``λ_k <- clip(λ_k + η_d (f_k - mean f - ε) / K, 0, 100)``.
 Shen, Cervino, Hassani and Ribeiro. An Agnostic Approach to Federated Learning with Class Imbalance. ICLR 2022.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ McMahan, Moore, Ramage, Hampson and Agüera y Arcas. Communication-Efficient Lea
 Decentralized Data. AISTATS 2017.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -6,8 +6,6 @@ Acar, Zhao, Matas, Mattina, Whatmough and Saligrama. Federated Learning Based on
 Algorithm 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar

@@ -4,8 +4,6 @@ Xiao, Zuo and Wang. FedGA: Federated Learning with Gradient Alignment for Error 
 The loss itself lives in ``fedga.losses.calibration``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 

@@ -6,8 +6,6 @@ The scale is trained in the authors' program and fixed here. The first prototype
 Dai, Chen, Li, Heinecke, Sun and Xu. Tackling Data Heterogeneity in Federated Learning with Class Prototypes. AAAI 2023.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar

@@ -4,8 +4,6 @@
 Lee, Jeong, Shin, Bae and Yun. Preservation of the Global Knowledge by Not-True Distillation. NeurIPS 2022, Eq. (4).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

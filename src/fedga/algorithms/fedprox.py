@@ -3,8 +3,6 @@
 Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020, Eq. (2).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -7,8 +7,6 @@ pass per class gives ``ΔW^c``, minus the gradient of the output layer's weights
 Wang, Xu, Wang and Zhu. Addressing Class Imbalance in Federated Learning. AAAI 2021.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@
 Sharpness Aware Minimization. ICML 2022, Algorithm 1 (and Caldarola, Caputo and Ciccone, ECCV 2022).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar

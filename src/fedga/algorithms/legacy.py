@@ -1,7 +1,5 @@
 """Algorithms written for version 0.1: their hooks are called as they were, and a warning names what they are now."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable

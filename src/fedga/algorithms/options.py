@@ -1,7 +1,5 @@
 """Options of an algorithm or a rule: dataclass fields, given by keyword or as text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """A network's parameters as one flat vector, and by name: what an algorithm needs to treat some of them apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
 

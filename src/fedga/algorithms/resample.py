@@ -6,8 +6,6 @@ the smallest. Samples are drawn with replacement. Missing classes stay missing.
 Kang, Xie, Rohrbach, Yan, Gordo, Feng and Kalantidis. Decoupling Representation and Classifier. ICLR 2020, Eq. (1).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ mean change of the clients' variates, scaled by the share of clients that took p
 Karimireddy, Kale, Mohri, Reddi, Stich and Suresh. SCAFFOLD. ICML 2020, Eq. (3) to (5).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ A change is one number per picture, ``((dy + s) (2s + 1) + dx + s) 2 + mirrored`
 the gather from stored pictures needs to turn into indices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """A trained network whose head is the algorithm's formula, as an ordinary module."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from fedga.algorithms.base import Algorithm, Tensors, overrides

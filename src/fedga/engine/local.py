@@ -1,7 +1,5 @@
 """Local training of a stack of clients: the hot path."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """The clients' optimisers on stacked parameter vectors ``[copies, parameters]``."""
 
-from __future__ import annotations
-
 from math import cos, pi
 
 import torch

@@ -5,8 +5,6 @@ The engine and the sweep mark their work with ``profile.span(PHASE)``. A plain `
 time that passed.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Dropout of the plain loop (`fedga.engine.reference`): by counter, written for an ordinary module."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -4,8 +4,6 @@ The server's half is here and in `fedga.engine.server`. The clients' half is who
 asks: the engine, which trains stacked clients on this machine, or messages to other machines under Flower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 It is the same whoever trains the clients: the engine, stacked on this machine, or other machines under Flower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """One federated run from Python: your arrays, your module, your algorithm object."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import re

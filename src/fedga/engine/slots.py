@@ -1,7 +1,5 @@
 """From chosen clients to a stack that can train: which samples in which order, how they are changed, at which rates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

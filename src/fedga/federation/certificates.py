@@ -1,7 +1,5 @@
 """The certificates of a federation: an authority's (``ca.crt``, not secret), and the server's, which it signs."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The connections to the gate: how many there may be, how long one may be silent, and what was refused."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """The folders of a federation, the server's and a site's: ``keys/`` is secret, ``flower/`` is what Flower keeps."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path

@@ -9,8 +9,6 @@ Flower reads a request before it asks who sent it. So the gate checks the signat
 site one gets no further than a short request to be let in. Sites have limits on connections, length and time as well.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

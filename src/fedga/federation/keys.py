@@ -1,7 +1,5 @@
 """The keys by which a server knows a site (P-384, in OpenSSH's format), and files that only their owner may read."""
 
-from __future__ import annotations
-
 import base64
 import os
 import stat

@@ -1,7 +1,5 @@
 """What people write by hand: names of sites and classes, addresses."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from dataclasses import dataclass

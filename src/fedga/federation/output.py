@@ -1,7 +1,5 @@
 """What Flower's programs print, without what concerns Flower alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

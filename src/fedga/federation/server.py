@@ -1,7 +1,5 @@
 """`fedga flower serve`: a federation's server, from the first certificate check to the end of its run."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket

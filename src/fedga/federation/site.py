@@ -1,7 +1,5 @@
 """`fedga flower site`: a site's part of a federation, for as long as its owner wants."""
 
-from __future__ import annotations
-
 import re
 import socket
 import ssl

@@ -4,8 +4,6 @@
 own. Flower is an extra: ``pip install 'fedga[flower]'``.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,5 @@
 """A small Flower app: settings, and the names of two parts, which come from the fedga installed on each machine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run on Flower within this process: the messages of the server and the answers of its clients, without a network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

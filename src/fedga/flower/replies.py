@@ -4,8 +4,6 @@ Only names, types, shapes and lengths as declared are made into numbers, by thei
 unpickled, and nothing larger than declared is allocated.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

@@ -3,8 +3,6 @@
 Ray is started here, unless ``RAY_ADDRESS`` names a cluster, which must know data and results by the same paths.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

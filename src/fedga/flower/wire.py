@@ -5,8 +5,6 @@ To a client:  ``arrays`` the model by name (as ``state_dict``), ``received`` wha
 From a client: ``arrays`` its model, ``report`` what the algorithm declares as uploads, ``metrics`` its sample count.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The metrics of a run: names, titles, directions and scales, registered once for every table and picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

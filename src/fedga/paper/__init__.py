@@ -1,7 +1,5 @@
 """The paper's experiments: runs, sections of a report, printed numbers. Nobody outside imports a module of it."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

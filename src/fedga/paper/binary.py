@@ -5,8 +5,6 @@ zero, cross-entropy has N_1 · missed = N_0 · false alarm: the two add up to th
 r = N_0 / N_1. Calibrated labels, q(1) = 1 and q(0) = (N_0 - N_1) / N_0 · p, make the means themselves equal.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """What Xiao, Zuo and Wang printed in *FedGA* (AAAI 2025): main table, table at 80 % of the rounds, rounds needed."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

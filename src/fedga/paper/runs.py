@@ -5,8 +5,6 @@ runs trains nothing. At scale ``full`` everything is as published; ``quick`` is 
 or on a twentieth of the rounds and few seeds and α of a data set that is named: a look within minutes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

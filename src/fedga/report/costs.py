@@ -1,7 +1,5 @@
 """What each algorithm costs and reveals beyond FedAvg, from what it declares: ``fedga algorithms``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """The value that pictures and tables are made of: what each run measured, round by round."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The pictures of any results folder: overview, curves, what clients forget, and the clients themselves."""
 
-from __future__ import annotations
-
 import hashlib
 import string
 from collections.abc import Sequence

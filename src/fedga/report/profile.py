@@ -1,7 +1,5 @@
 """Where a round's time went, for the terminal."""
 
-from __future__ import annotations
-
 import torch
 from rich.text import Text
 

@@ -1,7 +1,5 @@
 """Runs grouped over seeds, and series by data set and α: alike for a table and a picture of the same runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

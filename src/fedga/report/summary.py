@@ -1,7 +1,5 @@
 """What came out of a command: one line per algorithm and setting, over seeds."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence

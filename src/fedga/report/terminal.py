@@ -1,7 +1,5 @@
 """Tables that fit a terminal: columns shrink to their longest word before anything is cut."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Words that several tables and pictures share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Tables and pictures as files, tables for the terminal; notes on cells stand below the table under letters."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

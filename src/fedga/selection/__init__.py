@@ -1,7 +1,5 @@
 """Rules of client selection by name: ours, and the user's own (``fedga.plugins``)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedga import plugins

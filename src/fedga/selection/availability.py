@@ -1,7 +1,5 @@
 """Who is there in a round, and who does part of the work: ``--availability`` and ``--stragglers``."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 from dataclasses import dataclass

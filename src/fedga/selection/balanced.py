@@ -5,8 +5,6 @@ one, in squared distance (QCID), as in Zhang, Wang, Zhang and Li. Fed-CBS. ICML 
 A client's turns count against it (``patience``): pure greed starves clients.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

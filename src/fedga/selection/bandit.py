@@ -7,8 +7,6 @@ The class mix of a client is estimated from how its training moved the head: wit
 Yang, Wong, Zhu, Wang and Qian. Federated Learning with Class Imbalance Reduction. EUSIPCO 2021, section III.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ A rule is written for one server, as pure functions that ``torch.func.vmap`` can
 together are uniform sampling; a rule overrides `select`, and keeps what it must remember in `state`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The usual mistakes of a selection rule, found on a made-up federation, each as one sentence."""
 
-from __future__ import annotations
-
 import traceback
 
 import torch

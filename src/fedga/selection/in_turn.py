@@ -1,7 +1,5 @@
 """Every client once before any client twice, in an order that is sampled anew for every turn."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Server optimisers by name: ours, and the user's own (``fedga.plugins``)."""
 
-from __future__ import annotations
-
 from fedga import plugins
 from fedga.algorithms.checking.declared import check_hooks
 from fedga.errors import FedGAError

@@ -1,7 +1,5 @@
 """The server's step: how the mean of the clients' updates moves the global model. One short file per optimiser."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

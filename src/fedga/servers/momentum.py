@@ -3,8 +3,6 @@
 Hsu, Qi and Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification. 2019.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 McMahan, Moore, Ramage, Hampson and Agüera y Arcas. AISTATS 2017.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

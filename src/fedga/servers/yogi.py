@@ -4,8 +4,6 @@ Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and McMahan. Adaptive Fe
 Algorithm 2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

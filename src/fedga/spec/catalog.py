@@ -1,7 +1,5 @@
 """The data sets known by name, of ``datasets.toml``, and how they are called and ordered in tables."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property

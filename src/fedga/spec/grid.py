@@ -4,8 +4,6 @@ Every setting may have several values; the runs are all their combinations. ``Sw
 where it came from, so that a user sees what was decided for her.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

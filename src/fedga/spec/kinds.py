@@ -4,8 +4,6 @@
 takes the text of a flag. ``where`` names the place of the value for the error.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any, Protocol

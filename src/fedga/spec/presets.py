@@ -4,8 +4,6 @@ All numbers that are a choice stand in ``presets.toml`` and ``paper_settings.csv
 data set and α). Without a preset a run takes the values of ``paper`` too: plain flags start from the published setting.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import tomllib

@@ -8,8 +8,6 @@ unfinished runs included: `unpack` makes a folder of it in which training goes o
 Either is a set of parts with a manifest (`fedga.store.manifest`), whole or refused.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

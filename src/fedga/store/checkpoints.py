@@ -4,8 +4,6 @@ A file is written under another name, forced to disk and renamed; only then may 
 says which process wrote it, so that the leftovers of a killed one are known from the files of a live one.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Which plugins a run depends on, beside its settings and its data."""
 
-from __future__ import annotations
-
 import hashlib
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping

@@ -5,8 +5,6 @@ cut. The log needs memory shared between processes, which network file systems d
 journal is used, slower and just as safe.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -6,8 +6,6 @@ plugin. Rows and their digest are written in one transaction; every reader compa
 its files are read as they are, and get digests when they are written to.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

@@ -5,8 +5,6 @@ written beside the old one, which counts until the manifest is replaced, in one 
 old set or the new one. The manifest has the size and SHA-256 of every part, and a SHA-256 of itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

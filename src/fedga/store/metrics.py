@@ -4,8 +4,6 @@ Inside the file built-in metrics are columns of table ``metrics``, all others ro
 knows. A metric of the averaged model is called ``averaged_NAME``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence

@@ -5,8 +5,6 @@ runs apart; any other setting that differs between two runs of one name was eith
 by accident.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence

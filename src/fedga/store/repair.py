@@ -1,7 +1,5 @@
 """What is whole in a damaged results file, in a new one; the damaged one stays beside it."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing, suppress

@@ -4,8 +4,6 @@ The order of rows depends on their content alone and numbers are written in thei
 give equal bytes, whoever trained them in whatever order.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

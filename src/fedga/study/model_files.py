@@ -4,8 +4,6 @@ A model file may come from anybody. Its text names networks and data sets of our
 file; it never chooses a module to import, a function to call or a path to open.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

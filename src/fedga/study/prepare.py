@@ -1,7 +1,5 @@
 """From specs to lanes: data loaded and dealt out once for all runs, names checked before anything runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

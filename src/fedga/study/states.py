@@ -3,8 +3,6 @@
 Where such files lie and which of them counts is the business of `fedga.store.checkpoints` and the store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A process of its own reads every few seconds what the results folder has been gi
 no service, and what one process left undelivered the next one delivers.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

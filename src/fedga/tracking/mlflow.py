@@ -1,7 +1,5 @@
 """MLflow: an experiment per results folder, at ``MLFLOW_TRACKING_URI`` or under ``mlflow/`` in the folder."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import time

@@ -1,7 +1,5 @@
 """What a tracking service is to the follower: runs are begun, given their rounds in order, and ended."""
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """TensorBoard: an event file per run, under ``tensorboard/`` in the results folder."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import time

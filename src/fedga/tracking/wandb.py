@@ -1,7 +1,5 @@
 """Weights & Biases: a run per run, grouped by results folder; with no login, in files that ``wandb sync`` uploads."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

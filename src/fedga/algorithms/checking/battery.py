@@ -4,8 +4,6 @@
 trains with the algorithm in every way there is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial

@@ -3,8 +3,6 @@
 Its code is not run for that. Each mistake is one sentence; `fedga.algorithms.checking.battery` then calls the hooks.
 """
 
-from __future__ import annotations
-
 import difflib
 import inspect
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """Calling the hooks of an algorithm as the engine does, and saying in one sentence what is wrong with them."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

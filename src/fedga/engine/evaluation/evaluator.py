@@ -1,7 +1,5 @@
 """Evaluates the models of an engine's lanes: the global ones, the averaged ones, and clients' local ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """From evaluations to the numbers a run records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

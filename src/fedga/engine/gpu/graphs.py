@@ -4,8 +4,6 @@ A round of small networks is thousands of short kernels, and starting them one b
 running them. The recording reads and writes fixed tensors, so every round its inputs are copied into place.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace

@@ -4,8 +4,6 @@ Inside `torch.func.vmap` a layer sees one copy. The functions here take an axis 
 `vmap` joins the mapped axis to it: whatever is mapped over them, one kernel runs for all.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from functools import cache

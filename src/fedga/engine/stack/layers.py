@@ -4,8 +4,6 @@ Stacked clients share one batch shape, so small batches are padded. Padding must
 are taken over the real rows only, and dropout draws by counter instead of from a global generator.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable

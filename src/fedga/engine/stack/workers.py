@@ -5,8 +5,6 @@ thread. Splitting single small operations over cores instead costs a barrier eac
 the order of sums; this way the numbers are the same on any number of them. On a GPU there is one worker: the caller.
 """
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import platform

@@ -3,8 +3,6 @@
 At a site these are what its owner named when she started the node, and nothing that a message says changes which.
 """
 
-from __future__ import annotations
-
 from functools import cache, lru_cache
 from pathlib import Path
 

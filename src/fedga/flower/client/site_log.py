@@ -1,7 +1,5 @@
 """What every local training did to a site's classes: rows in ``classes.csv``, and a few lines for the site's owner."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -3,8 +3,6 @@
 An answer may be late or lost: the server's message says which round of this client counted last, and that file is used.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

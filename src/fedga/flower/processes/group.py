@@ -4,8 +4,6 @@
 very process is killed, ``guard.py`` does, and the next ``process_group`` waits for what is left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

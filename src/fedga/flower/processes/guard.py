@@ -5,8 +5,6 @@ As a program, with the standard library alone so that it starts at once, this mo
 the pipe to it or is gone, and then ends every process with that mark.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

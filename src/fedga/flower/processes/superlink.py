@@ -1,7 +1,5 @@
 """Flower's server, the SuperLink, as a child process: `superlink` starts and ends it, `SuperLink.run` runs an app."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

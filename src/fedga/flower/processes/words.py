@@ -1,7 +1,5 @@
 """Text for Flower's programs, and text of theirs: settings as TOML, what they print without a terminal's colours."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Mapping

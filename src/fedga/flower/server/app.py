@@ -3,8 +3,6 @@
 With ``sites``: a federation of machines that read their own data. With ``plan``: a `fedga run --engine flower`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The clients of a run as its server hears them: whose replies can be read, who is silent, and who fails."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How a run on Flower reports its progress to the command that waits for it: lines of JSON in a file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Flower unpacks replies together, and takes the sender from within the reply. Her
 question that it answers, so that whatever is wrong with it is its sender's.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """An engine whose clients are other processes: the same server side, with messages where the engine trains."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A Flower strategy for every algorithm and server optimiser, for apps of one's own."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import math

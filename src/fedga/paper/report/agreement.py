@@ -1,7 +1,5 @@
 """Our scores beside the paper's: how far each lies from what is printed, and whether the order is the same."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Runs by which of four axes are on in them, and how far FedGA leads; the averaged model is measured in every run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property

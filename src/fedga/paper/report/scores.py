@@ -1,7 +1,5 @@
 """Score tables in the paper's layout: a row per data set and α, a column per algorithm, mean and deviation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How many rounds it takes an algorithm to come near the best accuracy of FedAvg, here and in print."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The learning rate that a grid search chooses: per data set and α the one with the highest accuracy at the end."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

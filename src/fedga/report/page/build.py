@@ -1,7 +1,5 @@
 """From a results folder to one HTML file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from importlib import resources

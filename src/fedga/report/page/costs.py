@@ -1,7 +1,5 @@
 """What the algorithms of a study cost and reveal, for the networks they trained."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

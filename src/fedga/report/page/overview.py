@@ -1,7 +1,5 @@
 """A page's first picture, drawn without a script: accuracy after the last round, over α or as one dot each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

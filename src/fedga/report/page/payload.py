@@ -4,8 +4,6 @@ Of a small study everything is there at full precision. Of a large one the chart
 digits, which is more than a screen shows, and the page says so.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import io

@@ -1,7 +1,5 @@
 """What it takes to repeat a study: its settings, its data, the versions at work and the commands."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import platform

@@ -4,8 +4,6 @@ A scenario is a data set and an α. In it, the runs that differ in their algorit
 is "better than FedAvg" a statement about the algorithm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The tables of a page: results, who is best where, which runs went wrong, and who holds what. And its headline."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ Three ways to sum, chosen by what was fastest on an H200:
   16 bytes at a time. Entry ``(o, s), (i, ky, X)`` of that product is a share of kernel entry ``kx = X - s * stride``.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 from torch import Tensor

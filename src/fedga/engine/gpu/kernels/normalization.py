@@ -1,7 +1,5 @@
 """Batch normalisation of many copies: one program instance per copy and channel."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Pictures with zeros around them and between their pixels, as convolutions and their derivatives read them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import triton

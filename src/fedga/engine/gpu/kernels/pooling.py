@@ -1,7 +1,5 @@
 """Maximum over windows that do not overlap."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Batches straight from the stored samples: gathered, made float and scaled in one pass."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Clip, weight decay, momentum and step of many copies, in one pass."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 from torch import Tensor
