@@ -1,26 +1,21 @@
 """From a diagnosis to its page and the files beside it."""
 
-from __future__ import annotations
-
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedga.common.files import write_whole
 from fedga.diagnosis import picture
+from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import FEW_SAMPLES
-from fedga.diagnosis.numbers import as_csv, as_json, beside, cell_rows, check_target, class_rows, percent, site_rows
+from fedga.diagnosis.numbers import as_csv, as_json, beside, cell_rows, check_target, class_rows, site_rows
 from fedga.diagnosis.shown import page_tables
-from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, is_forgotten
+from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, is_forgotten, percent
 from fedga.errors import FedGAError
 from fedga.report.page.shared import TableView, environment
 from fedga.report.summary import number_text
 from fedga.version import __version__
-
-if TYPE_CHECKING:
-    from fedga.diagnosis.diagnosis import Diagnosis
 
 _PACKAGES = ("fedga.diagnosis", "fedga.report")  # templates, styles and scripts lie in a folder page of either
 _SCRIPTS = ("base.js", "tables.js", "page.js")

@@ -4,12 +4,10 @@ The formulas are those of ``fedga.measures.asymmetry`` and ``fedga.losses.calibr
 tested to be the same: torch takes seconds to import, longer than most files take to read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from functools import cached_property
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -133,9 +131,9 @@ class Errors:
         with np.errstate(invalid="ignore", divide="ignore"):
             return hits / self.samples.sum(-1)
 
-    def at(self, site: int) -> Errors:
+    def at(self, site: int) -> Self:
         """Those of one site."""
-        return Errors(*(getattr(self, one.name)[site] for one in fields(self)))
+        return type(self)(*(getattr(self, one.name)[site] for one in fields(self)))
 
 
 def errors_of(tally: Tally) -> Errors:

@@ -1,21 +1,17 @@
 """Pictures for the page's template to draw: classes on a logarithmic axis, maps of sites and classes, labels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from fedga.diagnosis.numbers import Record, class_rows, field_text, number, percent, span
-from fedga.diagnosis.verdict import Kind, TypicalSample, kind_of
+from fedga.diagnosis.diagnosis import Diagnosis
+from fedga.diagnosis.numbers import Record, class_rows, field_text, number, span
+from fedga.diagnosis.verdict import Kind, TypicalSample, kind_of, percent
 from fedga.drawing.heatmap import depth
 from fedga.report.page.shared import Tick
 from fedga.report.summary import number_text
-
-if TYPE_CHECKING:
-    from fedga.diagnosis.diagnosis import Diagnosis
 
 MOST_ROWS = 14
 
@@ -27,7 +23,7 @@ class LogScale(NamedTuple):
     high: float
 
     @classmethod
-    def over(cls, values: np.ndarray) -> LogScale:
+    def over(cls, values: np.ndarray) -> Self:
         """An axis of at least a decade either side of 1 and at most six."""
         usable = values[np.isfinite(values) & (values > 0)]
         low = min(0.1, max(float(usable.min(initial=1.0)), 1e-6))

@@ -1,19 +1,14 @@
 """The tables of a diagnosis for readers: on the page, and the short one in a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.numbers import Record, cell_rows, class_rows, field_text, site_rows, span
 from fedga.diagnosis.picture import most_telling, place_of
 from fedga.diagnosis.verdict import KIND_NAMES, kind_of
 from fedga.report.documents import NOTHING, Cell, Table
-
-if TYPE_CHECKING:
-    from fedga.diagnosis.diagnosis import Diagnosis
 
 MOST_CELLS = 300  # pairs of site and class on a page; the CSV file has all
 _IN_TERMINAL = 8

@@ -3,6 +3,7 @@
 And an example of what gradient alignment would change: the labels that a rare and a frequent sample would get.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,14 +12,43 @@ import numpy as np
 
 from fedga.diagnosis.counts import Holdings
 from fedga.diagnosis.measure import Errors, sure_of_all
-from fedga.diagnosis.numbers import MOST_TIMES, percent, times
+from fedga.report.documents import NOTHING
 
 FORGOTTEN = 2.0  # EA from which a class counts as forgotten
 LEAST_MISSED = 0.05  # below, the ratio of two small errors says little
+MOST_TIMES = 1000  # beyond, EA says how small a number was divided by, and is not spelled out
 
 Level = Literal["forgotten", "at a site", "unclear", "fair"]
 Kind = Literal["high", "low", "even", "few"]  # as the page colours it
 KIND_NAMES = {"high": "forgotten", "low": "favoured", "even": "in between", "few": "too few"}
+
+
+def percent(share: float) -> str:
+    """
+    >>> print(percent(0.4567), percent(0.0312), percent(0.00004), percent(0.0), sep=", ")
+    46 %, 3.1 %, under 0.1 %, 0 %
+    >>> print(percent(0.9961), percent(0.99999), percent(1.0), sep=", ")
+    99.6 %, over 99.9 %, 100 %
+    """
+    if math.isnan(share):
+        return NOTHING
+    if 0 < share < 0.001:
+        return "under 0.1\u00a0%"
+    if 0.9995 <= share < 1:
+        return "over 99.9\u00a0%"
+    whole = share in (0, 1) or 0.1 <= share < 0.99
+    return f"{100 * share:.{0 if whole else 1}f}\u00a0%"
+
+
+def times(ea: float) -> str:
+    """
+    >>> times(8.04), times(1.26), times(340.2), times(1.01), times(float("inf"))
+    ('8 times', '1.3 times', '340 times', '1.0 times', 'more than 1,000 times')
+    """
+    if ea > MOST_TIMES:
+        return f"more than {MOST_TIMES:,} times"
+    text = f"{ea:,.0f}" if ea >= 10 else f"{ea:.1f}"
+    return f"{text if text == '1.0' else text.removesuffix('.0')} times"
 
 
 @dataclass(frozen=True)

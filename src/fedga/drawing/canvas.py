@@ -1,18 +1,14 @@
 """A sheet for panels, placed in inches from measured text: nothing overlaps, and the same picture is the same bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedga.drawing.style import FONT, LARGE, MUTED, SMALL
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from fedga.drawing.style import Axes as Axes
+from fedga.drawing.style import Figure as Figure
 
 _EDGE = 0.15
 _LEADING = 1.35

@@ -1,10 +1,8 @@
 """Who holds what: samples of every class at every client, as a picture and as coloured blocks in the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -13,14 +11,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
-from fedga.drawing.canvas import PanelSize, compose, text_width
-from fedga.drawing.style import GRID, SMALL, TEXT, drawing
+from fedga.drawing.canvas import Axes, Figure, PanelSize, compose, text_width
+from fedga.drawing.style import GRID, SMALL, TEXT, QuadMesh, drawing
 from fedga.errors import FedGAError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.collections import QuadMesh
-    from matplotlib.figure import Figure
 
 RAMP = ("#deebf7", "#9ecae1", "#4292c6", "#08519c", "#08306b")  # few samples to many; none is no colour at all
 _MOST_NAMED = 40  # classes
@@ -144,6 +137,49 @@ def _number(axis: object, number: int) -> None:
 
 
 @dataclass(frozen=True)
+class _Columns:
+    """How wide the classes' columns are, how many there is room for, and what stands above them."""
+
+    width: int
+    number: int
+    numbers: bool  # counts are written into the cells
+    numbered: bool  # classes are headed by their place instead of their name
+    header: str
+
+    @classmethod
+    def fit(cls, counts: np.ndarray, names: Sequence[str], room: int) -> Self:
+        classes = len(names)
+        digits = len(str(int(counts.max()))) + 1
+        longest = max(cell_len(name) for name in names) + 1
+        for width in (max(digits, longest), max(digits, 3), digits, 2, 1):
+            if width * classes <= room:
+                break
+        number = min(classes, max(room // width, 1))
+        if longest <= max(width, 2) and (width > 1 or longest == 1):
+            header = "".join(_right(name, width) for name in names[:number])
+            return cls(width, number, width >= digits, False, header)
+        step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if len(str(number - 1)) < step * width or step == 100)
+        marks = (_right(str(at), width if width > 1 else 0).ljust(width * step) for at in range(0, number, step))
+        header = set_cell_size("".join(marks), number * width)
+        numbered = any(name != str(at) for at, name in enumerate(names))
+        return cls(width, number, width >= digits, numbered, header)
+
+    def cells(self, row: np.ndarray, largest: int, colored: bool, shades: str) -> Text:
+        """The blocks of one client; without colour, numbers or characters of growing darkness."""
+        text = Text()
+        for count, place in zip(row.tolist(), depth(row, largest).tolist(), strict=True):
+            if count == 0:
+                text.append(" " * self.width)
+            elif self.numbers:
+                text.append(_right(str(count), self.width), _block(place) if colored else None)
+            elif colored:
+                text.append(" " * self.width, _block(place))
+            else:
+                text.append(shades[min(int(place * len(shades)), len(shades) - 1)] * self.width)
+        return text
+
+
+@dataclass(frozen=True)
 class LabelHeatmapText:
     """A rich renderable that fits itself to the width and colours of the console it is printed on."""
 
@@ -195,49 +231,6 @@ class LabelHeatmapText:
         shown = f" Shown: {' and '.join(left_out)}." if left_out else ""
         yield f"Blank: the client has no sample of the class{scale}.{shown}"
         yield counts_summary(self.counts)
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """How wide the classes' columns are, how many there is room for, and what stands above them."""
-
-    width: int
-    number: int
-    numbers: bool  # counts are written into the cells
-    numbered: bool  # classes are headed by their place instead of their name
-    header: str
-
-    @classmethod
-    def fit(cls, counts: np.ndarray, names: Sequence[str], room: int) -> _Columns:
-        classes = len(names)
-        digits = len(str(int(counts.max()))) + 1
-        longest = max(cell_len(name) for name in names) + 1
-        for width in (max(digits, longest), max(digits, 3), digits, 2, 1):
-            if width * classes <= room:
-                break
-        number = min(classes, max(room // width, 1))
-        if longest <= max(width, 2) and (width > 1 or longest == 1):
-            header = "".join(_right(name, width) for name in names[:number])
-            return cls(width, number, width >= digits, False, header)
-        step = next(step for step in (1, 2, 5, 10, 20, 50, 100) if len(str(number - 1)) < step * width or step == 100)
-        marks = (_right(str(at), width if width > 1 else 0).ljust(width * step) for at in range(0, number, step))
-        header = set_cell_size("".join(marks), number * width)
-        numbered = any(name != str(at) for at, name in enumerate(names))
-        return cls(width, number, width >= digits, numbered, header)
-
-    def cells(self, row: np.ndarray, largest: int, colored: bool, shades: str) -> Text:
-        """The blocks of one client; without colour, numbers or characters of growing darkness."""
-        text = Text()
-        for count, place in zip(row.tolist(), depth(row, largest).tolist(), strict=True):
-            if count == 0:
-                text.append(" " * self.width)
-            elif self.numbers:
-                text.append(_right(str(count), self.width), _block(place) if colored else None)
-            elif colored:
-                text.append(" " * self.width, _block(place))
-            else:
-                text.append(shades[min(int(place * len(shades)), len(shades) - 1)] * self.width)
-        return text
 
 
 def _right(text: str, width: int) -> str:

@@ -4,8 +4,6 @@ An algorithm has one colour and one marker in all pictures. The colours are Okab
 colour-blind readers tell apart. pyplot is never touched: a figure belongs to whoever asked for it, on any thread.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import zlib
@@ -20,7 +18,11 @@ from fedga.common.files import write_whole
 from fedga.errors import FedGAError, needs_extra
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.collections import QuadMesh as QuadMesh
+    from matplotlib.figure import Figure as Figure
+else:
+    Axes = Figure = QuadMesh = Any  # matplotlib loads when something is drawn
 
 DPI = 150
 TEXT, MUTED, GRID, BAND = "#1f2328", "#59636e", "#d9dee3", 0.16

@@ -1,14 +1,9 @@
 """What a report is made of, whoever shows it: tables and pictures as values, grouped in sections."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from fedga.drawing.style import Figure
 
 NOTHING = "–"  # the text of a cell that has no value
 

@@ -1,17 +1,13 @@
 """The settings of a command, and who decided them, for the terminal and as plain rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
 from fedga.report.series import setting_text
 from fedga.report.terminal import Column, TitledTable, make_table
-
-if TYPE_CHECKING:
-    from fedga.spec.grid import Provenance
+from fedga.spec.grid import Provenance
 
 
 def settings_rows(provenance: Iterable[Provenance]) -> list[dict[str, str]]:

@@ -1,7 +1,5 @@
 """Brings a service up to what the results file says."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import secrets
@@ -29,38 +27,47 @@ _NAMED = ("dataset", "alpha", "algorithm", "preset", "seed", "algorithm_options"
 _OTHERS = tuple(field.name for field in dataclasses.fields(RunSpec) if field.name not in _NAMED)
 
 
-def follow(name: str, folder: Path, stop: threading.Event, notify: Callable[[str], None]) -> None:
-    """Track the folder with one service until ``stop`` is set, and once more then; a failure is a notice."""
-    try:
-        with closing(Ledger(folder / name)) as ledger:
-            while not (ours := ledger.take()):  # as long as another process tracks it, we need not
-                if stop.wait(LOOK_EVERY_S):
-                    ours = ledger.take()
-                    break
-            if ours:
-                tracker = import_module(f"fedga.tracking.{name}").Tracker  # and with it the service's own package
-                _track(tracker(folder, ledger.token, notify), folder, ledger, stop)
-            else:
-                notify(f"another process tracks {folder} with {name}, and these runs too")
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        remedy = f"the results are safe in {folder}, and the same command delivers to {name} what it lacks"
-        notify(f"tracking with {name} stopped ({reason}): {remedy}")
+class Ledger:
+    """The runs that a service has to their end, and the right to give it more: the system's lock on the file.
 
+    It is kept in the service's own folder: deleting that starts tracking over.
+    """
 
-def _track(service: Service, folder: Path, ledger: Ledger, stop: threading.Event) -> None:
-    try:
-        with closing(open_for_reading(folder)) as results:
-            follower, last = Follower(service, results, ledger), False
-            while not last:
-                last = stop.is_set()
-                follower.look()
-                stop.wait(LOOK_EVERY_S)
-    except BaseException:
-        with suppress(Exception):  # what made it fail is worth more than what follows from that
-            service.close()
-        raise
-    service.close()
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._connection = sqlite3.connect(folder / "fedga.sqlite", timeout=0, isolation_level=None)
+        self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def take(self) -> bool:
+        """Whether this process may track now; once it may, it may until the ledger is closed."""
+        try:
+            self._connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            return False
+        self._connection.execute("CREATE TABLE IF NOT EXISTS ended (run_id TEXT PRIMARY KEY)")
+        self._connection.execute("CREATE TABLE IF NOT EXISTS token (value TEXT)")
+        new = (secrets.token_hex(3),)
+        self._connection.execute("INSERT INTO token SELECT ? WHERE NOT EXISTS (SELECT * FROM token)", new)
+        self._connection.execute("COMMIT")
+        return True
+
+    @property
+    def token(self) -> str:
+        """Drawn once for the folder."""
+        return str(self._connection.execute("SELECT value FROM token").fetchone()[0])
+
+    def ended(self) -> set[str]:
+        return {run_id for (run_id,) in self._connection.execute("SELECT run_id FROM ended")}
+
+    def end(self, run_ids: Collection[str]) -> None:
+        """Note that the service has these to their end; those that were noted before may be among them."""
+        with transaction(self._connection):
+            self._connection.executemany("INSERT OR IGNORE INTO ended VALUES (?)", [(run_id,) for run_id in run_ids])
 
 
 class Follower:
@@ -114,47 +121,38 @@ class Follower:
         return rounds
 
 
-class Ledger:
-    """The runs that a service has to their end, and the right to give it more: the system's lock on the file.
+def follow(name: str, folder: Path, stop: threading.Event, notify: Callable[[str], None]) -> None:
+    """Track the folder with one service until ``stop`` is set, and once more then; a failure is a notice."""
+    try:
+        with closing(Ledger(folder / name)) as ledger:
+            while not (ours := ledger.take()):  # as long as another process tracks it, we need not
+                if stop.wait(LOOK_EVERY_S):
+                    ours = ledger.take()
+                    break
+            if ours:
+                tracker = import_module(f"fedga.tracking.{name}").Tracker  # and with it the service's own package
+                _track(tracker(folder, ledger.token, notify), folder, ledger, stop)
+            else:
+                notify(f"another process tracks {folder} with {name}, and these runs too")
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        remedy = f"the results are safe in {folder}, and the same command delivers to {name} what it lacks"
+        notify(f"tracking with {name} stopped ({reason}): {remedy}")
 
-    It is kept in the service's own folder: deleting that starts tracking over.
-    """
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._connection = sqlite3.connect(folder / "fedga.sqlite", timeout=0, isolation_level=None)
-        self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def take(self) -> bool:
-        """Whether this process may track now; once it may, it may until the ledger is closed."""
-        try:
-            self._connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
-                raise
-            return False
-        self._connection.execute("CREATE TABLE IF NOT EXISTS ended (run_id TEXT PRIMARY KEY)")
-        self._connection.execute("CREATE TABLE IF NOT EXISTS token (value TEXT)")
-        new = (secrets.token_hex(3),)
-        self._connection.execute("INSERT INTO token SELECT ? WHERE NOT EXISTS (SELECT * FROM token)", new)
-        self._connection.execute("COMMIT")
-        return True
-
-    @property
-    def token(self) -> str:
-        """Drawn once for the folder."""
-        return str(self._connection.execute("SELECT value FROM token").fetchone()[0])
-
-    def ended(self) -> set[str]:
-        return {run_id for (run_id,) in self._connection.execute("SELECT run_id FROM ended")}
-
-    def end(self, run_ids: Collection[str]) -> None:
-        """Note that the service has these to their end; those that were noted before may be among them."""
-        with transaction(self._connection):
-            self._connection.executemany("INSERT OR IGNORE INTO ended VALUES (?)", [(run_id,) for run_id in run_ids])
+def _track(service: Service, folder: Path, ledger: Ledger, stop: threading.Event) -> None:
+    try:
+        with closing(open_for_reading(folder)) as results:
+            follower, last = Follower(service, results, ledger), False
+            while not last:
+                last = stop.is_set()
+                follower.look()
+                stop.wait(LOOK_EVERY_S)
+    except BaseException:
+        with suppress(Exception):  # what made it fail is worth more than what follows from that
+            service.close()
+        raise
+    service.close()
 
 
 def run_names(specs: Sequence[RunSpec]) -> Mapping[str, str]:

@@ -1,7 +1,5 @@
 """A saved model and data as what is diagnosed: its predictions, and who trained on what."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +30,39 @@ class DataOptions:
     label_column: str | None = None
     client_column: str | None = None
     data_dir: Path | None = None
+
+
+class _Predictor:
+    """A model of a file called ``name`` that is asked for its probabilities, some samples at a time."""
+
+    def __init__(self, saved: SavedModel, name: str, device: torch.device, progress: Progress | None) -> None:
+        self.saved, self.name, self._device, self._progress = saved, name, device, progress
+        self._model, self._pixels = saved.model.to(device).eval(), saved.pixels.to(device)
+
+    def errors(
+        self,
+        data: Dataset,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        places: np.ndarray | None = None,
+        sites: np.ndarray | None = None,
+    ) -> Errors:
+        """The errors on samples at ``places``, all of them if left out, that belong to ``sites``."""
+        places = np.arange(len(targets)) if places is None else places
+        shape, names = (len(places), data.num_classes), tuple(map(str, range(data.num_classes)))
+        probabilities, where = self._probabilities(inputs, places), f"the model on {data.name}"
+        found = tally_arrays(shape, probabilities, targets[places], sites, names, where, show=self._progress)
+        return errors_of(found.tally)
+
+    @torch.inference_mode()
+    def _probabilities(self, inputs: np.ndarray, places: np.ndarray) -> Iterator[np.ndarray]:
+        for first in range(0, len(places), ROWS_AT_ONCE):
+            chosen = torch.from_numpy(inputs[places[first : first + ROWS_AT_ONCE]]).to(self._device)
+            yield self._model(self._pixels.apply(chosen)).double().softmax(1).cpu().numpy()
+
+    def other_names(self, data: Dataset) -> list[str]:
+        other = data.class_names != self.saved.class_names
+        return [f"The classes of {data.name} have other names than those trained on: taken in their order."] * other
 
 
 def diagnose_model(
@@ -113,39 +144,6 @@ def _on_other_data(predictor: _Predictor, given: Dataset, trained_on: Federation
     else:
         holdings = _holdings(trained_on, predictor.saved)
     return Diagnosis(predictor.name, given.class_names, everywhere, sites, by_site, holdings, tuple(notes))
-
-
-class _Predictor:
-    """A model of a file called ``name`` that is asked for its probabilities, some samples at a time."""
-
-    def __init__(self, saved: SavedModel, name: str, device: torch.device, progress: Progress | None) -> None:
-        self.saved, self.name, self._device, self._progress = saved, name, device, progress
-        self._model, self._pixels = saved.model.to(device).eval(), saved.pixels.to(device)
-
-    def errors(
-        self,
-        data: Dataset,
-        inputs: np.ndarray,
-        targets: np.ndarray,
-        places: np.ndarray | None = None,
-        sites: np.ndarray | None = None,
-    ) -> Errors:
-        """The errors on samples at ``places``, all of them if left out, that belong to ``sites``."""
-        places = np.arange(len(targets)) if places is None else places
-        shape, names = (len(places), data.num_classes), tuple(map(str, range(data.num_classes)))
-        probabilities, where = self._probabilities(inputs, places), f"the model on {data.name}"
-        found = tally_arrays(shape, probabilities, targets[places], sites, names, where, show=self._progress)
-        return errors_of(found.tally)
-
-    @torch.inference_mode()
-    def _probabilities(self, inputs: np.ndarray, places: np.ndarray) -> Iterator[np.ndarray]:
-        for first in range(0, len(places), ROWS_AT_ONCE):
-            chosen = torch.from_numpy(inputs[places[first : first + ROWS_AT_ONCE]]).to(self._device)
-            yield self._model(self._pixels.apply(chosen)).double().softmax(1).cpu().numpy()
-
-    def other_names(self, data: Dataset) -> list[str]:
-        other = data.class_names != self.saved.class_names
-        return [f"The classes of {data.name} have other names than those trained on: taken in their order."] * other
 
 
 def _federation(data: Dataset, saved: SavedModel) -> Federation:

@@ -1,12 +1,10 @@
 """What is kept of predictions: sums by site and true class, added up batch by batch."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -36,9 +34,9 @@ class Tally(NamedTuple):
     hits: np.ndarray  # int64 [sites, classes]: samples of a class that were given to it
     predicted: np.ndarray  # int64 [sites, classes]: samples of any class that were given to it
 
-    def pooled(self) -> Tally:
+    def pooled(self) -> Self:
         """All sites as one."""
-        return Tally(*(values.sum(0, keepdims=True) for values in self))
+        return type(self)(*(values.sum(0, keepdims=True) for values in self))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,13 @@
 """How far plain settings of training explain FedGA's lead, which the paper leaves out: table, headline and picture."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedga.drawing import style
-from fedga.drawing.canvas import PanelSize, compose, text_width, wrap
+from fedga.drawing.canvas import Axes, Figure, PanelSize, compose, text_width, wrap
 from fedga.drawing.style import FONT, GRID, MUTED, SMALL, TEXT, LineStyle, display_name, drawing, line_style, shade
 from fedga.paper import runs
 from fedga.paper.printed import SCORE_TABLES, PrintedScore, printed_score
@@ -22,10 +20,6 @@ from fedga.report.summary import number_text
 from fedga.report.words import plural, signed
 from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.settings import RunSpec
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LAST, AVERAGED = Reading("accuracy", "last", "last"), Reading("accuracy", "last", "averaged")
 _DatasetAlpha = tuple[str, float]

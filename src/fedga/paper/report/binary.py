@@ -1,23 +1,16 @@
 """Error asymmetry of a binary classifier over training: the paper's Fig. 3."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, text_width
+from fedga.drawing.canvas import Axes, Figure, LineEnd, PanelSize, compose, label_ends, text_width
 from fedga.drawing.style import BAND, MUTED, SMALL, algorithm_color, drawing, shade
 from fedga.errors import FedGAError
 from fedga.paper.binary import LOSSES, BinaryRuns
 from fedga.report.summary import number_text
 from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _PLAIN, _ALIGNED = LOSSES
 _MOST_POINTS = 200  # of a line

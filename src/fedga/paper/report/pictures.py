@@ -1,15 +1,13 @@
 """The paper's figures, drawn from runs on any data set; every function returns a matplotlib figure."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, rows_and_columns, text_width
+from fedga.drawing.canvas import Axes, Figure, LineEnd, PanelSize, compose, label_ends, rows_and_columns, text_width
 from fedga.drawing.heatmap import check_counts, counts_summary, draw_counts, draw_scale, names_width
 from fedga.drawing.style import MUTED, SMALL, TEXT, LineStyle, algorithm_rank, display_name, drawing, line_style, shade
 from fedga.errors import FedGAError
@@ -21,10 +19,6 @@ from fedga.report.series import Panel, panels_with
 from fedga.report.words import plural
 from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.presets import preset_settings
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _METRIC = "accuracy"
 _STAR: Any = {"marker": "*", "markersize": 14, "markeredgewidth": 0.8, "linestyle": "none"}

@@ -1,15 +1,12 @@
 """The sections of a folder's report, one per experiment of the paper: each sees the runs of its own alone."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedga.drawing.style import algorithm_rank, display_name
+from fedga.drawing.style import Figure, algorithm_rank, display_name
 from fedga.errors import FedGAError
 from fedga.paper.binary import read_binary_runs
 from fedga.paper.printed import STAND_IN, printed_score
@@ -33,9 +30,6 @@ from fedga.spec.presets import preset_settings
 from fedga.spec.settings import RunSpec
 from fedga.store.records import Partition
 from fedga.store.store import Store
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SUMMARISED = ("fedavg", "fedntd", "fedga")  # the columns whose program had no known defect
 _ZOOM, _LONG_ZOOM, _SHORT = 10, 100, 100

@@ -1,22 +1,16 @@
 """What a round of local training costs the clients, class by class; alone, and beside accuracy over rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedga.drawing.canvas import PanelSize, compose, rows_and_columns, text_width
+from fedga.drawing.canvas import Axes, Figure, PanelSize, compose, rows_and_columns, text_width
 from fedga.drawing.style import MUTED, SMALL, TEXT, drawing, shade
 from fedga.errors import FedGAError
 from fedga.report.curves import Curve, deviation, mean
 from fedga.report.figures.lines import curves_caption, draw_accuracy, end_texts, seeds_text
 from fedga.report.series import Panel, Series, make_panels, panels_with
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 KINDS = {f"forgetting_{kind}": f"{kind}\nclasses" for kind in ("frequent", "rare", "missing")}
 _MOST_WRITTEN = 9  # bars of a group: the heights of more would overlap

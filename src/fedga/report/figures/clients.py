@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedga.drawing.canvas import PanelSize, compose, text_width
+from fedga.drawing.canvas import Axes, Figure, PanelSize, compose, text_width
 from fedga.drawing.style import GAINED, GRID, LOST, MUTED, SMALL, TEXT, display_name, drawing, shade
 from fedga.errors import FedGAError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from fedga.engine.evaluation.metrics import ClientRecord
 
 _FIELDS = ("client", "class_counts", "accuracy_before", "accuracy_after")

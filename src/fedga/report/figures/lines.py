@@ -1,24 +1,18 @@
 """Curves over rounds: accuracy and error asymmetry, seeds as a line with a band."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedga.drawing.canvas import LineEnd, PanelSize, compose, label_ends, rows_and_columns, text_width
+from fedga.drawing.canvas import Axes, Figure, LineEnd, PanelSize, compose, label_ends, rows_and_columns, text_width
 from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, shade
 from fedga.measures.columns import metric_column
 from fedga.report import words
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, measured, panels_with
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 AVERAGED = ", averaged"
 _MARKERS = 7  # per line

@@ -1,19 +1,14 @@
 """Figures, lines and markers as short SVG: matplotlib's own file is twice as long and looks no better."""
 
-from __future__ import annotations
-
 import io
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from fedga.drawing.style import LineStyle, drawing
+from fedga.drawing.style import Figure, LineStyle, drawing
 from fedga.report.writers import letters
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SVG, _HREF = "http://www.w3.org/2000/svg", "{http://www.w3.org/1999/xlink}href"
 _UNRESERVED = " !$'()*,/:;<=>?@[]{}|^~`"  # what a data URL inside double quotes may hold as it is
