@@ -1,6 +1,5 @@
 """From a diagnosis to its page and the files beside it."""
 
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,8 @@ from fedga.diagnosis.numbers import as_csv, as_json, beside, cell_rows, check_ta
 from fedga.diagnosis.shown import page_tables
 from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, is_forgotten, percent
 from fedga.errors import FedGAError
-from fedga.report.page.shared import TableView, environment
+from fedga.report.page.shared import page_of
 from fedga.report.summary import number_text
-from fedga.version import __version__
 
 _PACKAGES = ("fedga.diagnosis", "fedga.report")  # templates, styles and scripts lie in a folder page of either
 _SCRIPTS = ("base.js", "tables.js", "page.js")
@@ -43,15 +41,9 @@ def write_diagnosis(found: Diagnosis, page: Path) -> list[Path]:
 
 def html_of(found: Diagnosis) -> str:
     """The page as text."""
-    from markupsafe import Markup
-
-    templates = environment(_read)
     example = found.example
-    return templates.get_template("diagnosis.html").render(
+    return page_of("diagnosis.html", _PACKAGES, ["page.css", "diagnosis.css"], _SCRIPTS)(
         found=found,
-        version=__version__,
-        css=Markup(_read("page.css") + _read("diagnosis.css")),
-        script=Markup("\n".join(map(_read, _SCRIPTS))),
         facts=_facts(found),
         classes=picture.class_picture(found),
         not_judged=sum(row["worst_class"] is None for row in site_rows(found)),
@@ -60,7 +52,7 @@ def html_of(found: Diagnosis) -> str:
         example=example,
         rare=None if example is None else picture.label_bars(found, example.rare, example.counts),
         frequent=None if example is None else picture.label_bars(found, example.frequent, example.counts),
-        tables=[TableView(table) for table in page_tables(found)],
+        tables=page_tables(found),
         rules={"few": FEW_SAMPLES, "forgotten": FORGOTTEN, "missed": percent(LEAST_MISSED)},
     )
 
@@ -77,8 +69,3 @@ def _facts(found: Diagnosis) -> list[tuple[str, str, str]]:
         (percent(float(np.nanmean(errors.accuracy))), "are recognised on average over the classes", ""),
         (percent(float(errors.accuracy[worst])), f"of “{name}” are recognised, the least of any class", ""),
     ]
-
-
-def _read(name: str) -> str:
-    files = (resources.files(package).joinpath("page", name) for package in _PACKAGES)
-    return next(file for file in files if file.is_file()).read_text(encoding="utf-8")

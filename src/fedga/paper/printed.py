@@ -68,7 +68,7 @@ def printed_score(
     """
     if which not in SCORE_TABLES:
         raise unknown_name("printed table", which, SCORE_TABLES)
-    return _scores(which).get((STAND_IN.get(dataset, dataset), alpha, printed_algorithm(algorithm), metric))
+    return _cells(which).get((STAND_IN.get(dataset, dataset), alpha, printed_algorithm(algorithm), metric))
 
 
 def printed_rounds(dataset: str, alpha: float | None, algorithm: str) -> PrintedRounds | None:
@@ -77,27 +77,18 @@ def printed_rounds(dataset: str, alpha: float | None, algorithm: str) -> Printed
     >>> printed_rounds("mnist", 0.05, "fedga").speedup
     1.75
     """
-    return _rounds().get((STAND_IN.get(dataset, dataset), alpha, printed_algorithm(algorithm)))
+    return _cells("rounds").get((STAND_IN.get(dataset, dataset), alpha, printed_algorithm(algorithm)))
 
 
 @cache
-def _scores(which: str) -> Mapping[tuple[Any, ...], PrintedScore]:
-    table = {}
-    for row in _read(which):
-        place = (row["dataset"], float(row["alpha"]), row["algorithm"], _METRICS[row["metric"]])
-        table[place] = PrintedScore(*place, float(row["mean"]), float(row["std"]), row["bold"] == "1")
-    return table
-
-
-@cache
-def _rounds() -> Mapping[tuple[Any, ...], PrintedRounds]:
-    table = {}
-    for row in _read("rounds"):
-        place = (row["dataset"], float(row["alpha"]), row["algorithm"])
-        table[place] = PrintedRounds(*place, int(row["rounds"]), float(row["speedup"]), row["bold"] == "1")
-    return table
-
-
-def _read(name: str) -> list[dict[str, str]]:
-    text = resources.files("fedga.paper").joinpath("printed_tables", f"{name}.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+def _cells(which: str) -> Mapping[tuple[Any, ...], Any]:
+    text = resources.files("fedga.paper").joinpath("printed_tables", f"{which}.csv").read_text(encoding="utf-8")
+    cells: dict[tuple[Any, ...], Any] = {}
+    for row in csv.DictReader(text.splitlines()):
+        place, bold = (row["dataset"], float(row["alpha"]), row["algorithm"]), row["bold"] == "1"
+        if which == "rounds":
+            cells[place] = PrintedRounds(*place, int(row["rounds"]), float(row["speedup"]), bold)
+        else:
+            metric = _METRICS[row["metric"]]
+            cells[*place, metric] = PrintedScore(*place, metric, float(row["mean"]), float(row["std"]), bold)
+    return cells

@@ -1,5 +1,6 @@
 """What a report is made of, whoever shows it: tables and pictures as values, grouped in sections."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,11 @@ class Cell:
     bold: bool = False
     note: str = ""  # said of this cell alone, where a reader can ask for it: "1 of 5 runs never left chance"
     deviation: float | None = None  # over seeds: a column of its own in CSV
+
+
+def number_cell(text: str, value: float) -> Cell:
+    """NaN is no value: it is sorted by nothing and empty in CSV."""
+    return Cell(text, None if math.isnan(value) else value)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """What came out of a command: one line per algorithm and setting, over seeds."""
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from fedga.measures.columns import AVERAGED, COLUMNS, MetricColumn, metric_colum
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.series import Panel, Series, make_panels, setting_text, telling_settings
 from fedga.report.terminal import Column, TitledTable, full_width, least_width, make_table
+from fedga.report.words import grouped
 from fedga.store.records import METRICS
 
 Row = dict[str, Any]
@@ -96,12 +96,9 @@ def _place(row: Row) -> tuple[Any, Any]:
 
 def _cells(rows: Sequence[Row], metric: MetricColumn, gap: str) -> list[Text]:
     """The column of a metric, ``gap`` before deviations. All that print like the best of their place are bold."""
-    cells = []
-    for group in (list(of) for _, of in itertools.groupby(rows, _place)):
-        values = [row[metric.name] for row in group if row[metric.name] is not None]
-        best = number_text(metric.best(values), metric.ratio)
-        cells += [_cell(row, metric, best, gap) for row in group]
-    return cells
+    known = grouped((row for row in rows if row[metric.name] is not None), _place)
+    best = {place: metric.best([row[metric.name] for row in of]) for place, of in known.items()}
+    return [_cell(row, metric, number_text(best.get(_place(row), math.nan), metric.ratio), gap) for row in rows]
 
 
 def _cell(row: Row, metric: MetricColumn, best: str, gap: str) -> Text:

@@ -12,7 +12,7 @@ from fedga.errors import FedGAError
 from fedga.paper.printed import PrintedScore, printed_algorithm, printed_score, stand_in_text
 from fedga.paper.report.scores import Reading, Score, dataset_breaks, paper_panels, place_cells, score_of, score_text
 from fedga.report.curves import Curve, mean
-from fedga.report.documents import NOTHING, Cell, Table
+from fedga.report.documents import NOTHING, Cell, Table, number_cell
 from fedga.report.series import Panel, Series
 from fedga.report.summary import number_text
 from fedga.report.words import grouped, listed, signed
@@ -150,17 +150,13 @@ def agreement_table(agreement: Agreement) -> Table:
         text = agreement.printed_text(cell, score_text(cell.printed.mean, cell.printed.deviation))
         within = Cell("yes" if cell.within else "no", str(cell.within).lower()) if cell.comparable else Cell(NOTHING)
         printed = Cell(text, cell.printed.mean, deviation=cell.printed.deviation)
-        apart = (_signed(cell.difference, 3), _signed(cell.deviations, 1))
+        apart = [number_cell(signed(of, digits), of) for of, digits in ((cell.difference, 3), (cell.deviations, 1))]
         cells = (Cell(cell.series.label, cell.series.algorithm), cell.ours.cell(), printed, *apart, within)
         rows.append((cell.panel, cells))
     heading = agreement.reading.heading
     title = f"{heading[:1].upper()}{heading[1:]} here and in {TABLES[agreement.which]}"
     headings = ("algorithm", "here", agreement.printed_heading, "difference", "in deviations", "within")
     return agreement.table("agreement", title, headings, rows)
-
-
-def _signed(value: float, decimals: int) -> Cell:
-    return Cell(signed(value, decimals), None if math.isnan(value) else value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,16 +222,17 @@ def ranking_table(agreement: Agreement) -> Table:
         here, there = ranking.order(ranking.ours), ranking.order(ranking.printed)
         shown = Cell(agreement.printed_text(ranking.cells[0], there), there)
         winner = Cell("yes" if ranking.same_winner else "no", str(ranking.same_winner).lower())
-        rows.append((ranking.cells[0].panel, (Cell(here, here), shown, winner, _tau_cell(ranking.tau))))
+        rows.append(
+            (
+                ranking.cells[0].panel,
+                (Cell(here, here), shown, winner, number_cell(number_text(ranking.tau, True), ranking.tau)),
+            )
+        )
     if not rows:
         raise FedGAError("there is nothing to rank: no data set and α has finished runs of two printed algorithms")
     title = f"Algorithms by {agreement.reading.heading}, here and in {TABLES[agreement.which]}"
     headings = ("here", agreement.printed_heading, "same winner", "Kendall's τ")
     return agreement.table("ranking", title, headings, rows)
-
-
-def _tau_cell(tau: float) -> Cell:
-    return Cell(NOTHING) if math.isnan(tau) else Cell(number_text(tau, significant=True), tau)
 
 
 def agreement_summary(found: Sequence[Agreement], name: str, algorithms: Sequence[str]) -> Table:
@@ -245,9 +242,12 @@ def agreement_summary(found: Sequence[Agreement], name: str, algorithms: Sequenc
         ranked = rankings(one)
         tau = mean(np.array([ranking.tau for ranking in ranked]))
         within = Cell(f"{one.within} of {one.compared}", float(one.within)) if one.compared else Cell(NOTHING)
+        bias = number_cell(signed(one.bias, 3), one.bias)
         same = Cell(f"{sum(of.same_winner for of in ranked)} of {len(ranked)}") if ranked else Cell(NOTHING)
         names = listed(list(dict.fromkeys(dataset_name(cell.panel.dataset) for cell in one.cells)))
-        rows.append((Cell(names), Cell(one.reading.moment), within, _signed(one.bias, 3), same, _tau_cell(tau)))
+        rows.append(
+            (Cell(names), Cell(one.reading.moment), within, bias, same, number_cell(number_text(tau, True), tau))
+        )
     headings = ("data set", "read", "cells within", "mean difference", "same winner", "mean τ")
     caption = f"Accuracy of {listed(algorithms)}. Within: no farther than 0.01 or two pooled deviations."
     stand_in = stand_in_text(cell.panel.dataset for one in found for cell in one.cells)

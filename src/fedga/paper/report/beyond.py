@@ -15,13 +15,13 @@ from fedga.paper.report import arms
 from fedga.paper.report.arms import ALGORITHMS, ALIGNED, ALL, NO_SKEW, NONE, PLAIN, Ablation, Arm, ablations
 from fedga.paper.report.scores import MODELS, Reading, Score, best_text, score_of, score_text
 from fedga.report.curves import Curve
-from fedga.report.documents import NOTHING, Cell, Table
+from fedga.report.documents import NOTHING, Cell, Table, number_cell
 from fedga.report.summary import number_text
 from fedga.report.words import plural, signed
 from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.settings import RunSpec
 
-LAST, AVERAGED = Reading("accuracy", "last", "last"), Reading("accuracy", "last", "averaged")
+LAST, AVERAGED = Reading(), Reading(model="averaged")
 _DatasetAlpha = tuple[str, float]
 _ENDS = ("", ", averaged")  # of headings
 _ROW = 0.36  # inches of a setting: two models
@@ -60,12 +60,8 @@ def _row(place: Ablation, axes: frozenset[str], *, even: bool = False) -> tuple[
         cells += [score.cell(bold=algorithm == best) for algorithm, score in scores.items()]
         lead = 100 * (scores[ALIGNED].mean - scores[PLAIN].mean)
         left = np.nan if even else place.remains(axes, model)
-        cells += [_number(signed(lead, 1), lead), _number(arms.share(left), left)]
+        cells += [number_cell(signed(lead, 1), lead), number_cell(arms.share(left), left)]
     return tuple(cells)
-
-
-def _number(text: str, value: float) -> Cell:
-    return Cell(text, float(value) if np.isfinite(value) else None)
 
 
 def beyond_headline(of: Sequence[Arm]) -> str:

@@ -28,7 +28,6 @@ from fedga.report.words import grouped, listed
 from fedga.spec.catalog import dataset_name, place_name
 from fedga.spec.presets import preset_settings
 from fedga.spec.settings import RunSpec
-from fedga.store.records import Partition
 from fedga.store.store import Store
 
 SUMMARISED = ("fedavg", "fedntd", "fedga")  # the columns whose program had no known defect
@@ -253,14 +252,12 @@ def _labels(material: Material) -> Content:
     """The partitions of this experiment's own runs, of the lowest seed; a folder may hold others."""
     wanted = {(of.dataset, of.partition, of.alpha, of.clients, of.seed) for of in material.specs.values()}
     with Store(material.folder) as store:
-        kept = [of for of in store.partitions() if of.partition == "dirichlet" and of.alpha is not None]
-    by_dataset: dict[str, dict[float, Partition]] = {}
-    for of in sorted(kept, key=lambda of: of.seed):
-        if (of.dataset, of.partition, of.alpha, of.clients, of.seed) in wanted and of.alpha is not None:
-            by_dataset.setdefault(of.dataset, {}).setdefault(of.alpha, of)
+        kept = [of for of in store.partitions() if of.partition == "dirichlet"]
+    ours = [of for of in kept if (of.dataset, of.partition, of.alpha, of.clients, of.seed) in wanted]
+    by_dataset = grouped(sorted(ours, key=lambda of: of.seed), lambda of: of.dataset)
     drawn = []
     for dataset in material.datasets():
-        if chosen := by_dataset.get(dataset, {}):
+        if chosen := {of.alpha: of for of in reversed(by_dataset.get(dataset, ())) if of.alpha is not None}:
             counts = {alpha: chosen[alpha].class_counts for alpha in sorted(chosen, reverse=True)}
             names = next(iter(chosen.values())).class_names
             title = f"Who holds which classes: {dataset_name(dataset)}"

@@ -13,7 +13,6 @@ from fedga.report.series import setting_text, varying_settings
 from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_name, dataset_rank, place_name
 
-_LAST = Reading("accuracy", "last", "last")
 DatasetAlpha = tuple[str, float | None]
 
 
@@ -32,7 +31,7 @@ class _Search:
     def chosen(self) -> float | None:
         """The best rate, the smaller of equal ones; none at which a run diverged."""
         sound = {rate: of for rate, of in self.by_rate.items() if not any(curve.diverged for curve in of)}
-        scores = {rate: score_of(of, _LAST) for rate, of in sound.items()}
+        scores = {rate: score_of(of, Reading()) for rate, of in sound.items()}
         ended = {rate: one.mean for rate, one in scores.items() if one.known}
         return max(sorted(ended), key=lambda rate: ended[rate]) if ended else None
 
@@ -89,6 +88,6 @@ def _differing(searches: Sequence[_Search]) -> dict[DatasetAlpha, list[str]]:
 
 
 def _cell(curves: Sequence[Curve], *, bold: bool) -> Cell:
-    found = score_of(curves, _LAST)
+    found = score_of(curves, Reading())
     lost = curves and all(curve.diverged for curve in curves)
     return Cell("diverged", note=found.note) if lost else found.cell(bold=bold)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,15 @@ from fedga.report.page.costs import cost_tables
 from fedga.report.page.overview import HEIGHT, WIDTH, draw_overview
 from fedga.report.page.payload import pack
 from fedga.report.page.repeat import KnownCommands, repeat
-from fedga.report.page.shared import LONG, TableView, environment
+from fedga.report.page.shared import LONG, page_of
 from fedga.report.page.study import Study, read_study
 from fedga.report.page.svg import svg_url
 from fedga.report.page.tables import best_tables, headline, partitions_table, results_table, troubles_table
 from fedga.report.words import listed, plural
 from fedga.store.database import FILE_NAME
-from fedga.version import __version__
 
-_SCRIPTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "clients", "page")
+_PARTS = ("base", "tables", "scales", "series", "legend", "plot", "map", "clients", "page")
+_SCRIPTS = [f"{name}.js" for name in _PARTS]
 
 
 def write_page(
@@ -44,14 +43,14 @@ def write_page(
         raise FedGAError(f"the page cannot be written to {str(target)!r}, which is a folder: give a file with --out")
     if target.is_file() and not target.read_bytes()[:15].lower().startswith(b"<!doctype html"):
         raise FedGAError(f"{str(target)!r} is no page, so it is not overwritten: give another file with --out")
-    templates = environment(_read)
+    render = page_of("page.html", ["fedga.report"], ["page.css"], _SCRIPTS)
     called = called or str(folder)
     study = read_study(folder, called) if not sections or (folder / FILE_NAME).is_file() else None
     if study:  # CIFAR-10 is one word
         title = title or f"Federated learning on {listed(study.dataset_labels)}".replace("-", "\u2011")
-    contents = _frame(called, sections, title or f"Results in {Path(called).name}")
-    contents |= {"study": study, **(_contents(study, known) if study else {})}
-    text = templates.get_template("page.html").render(contents)
+    title = title or f"Results in {Path(called).name}"
+    contents = _contents(study, known) if study else {}
+    text = render(contents, title=title, folder=called, study=study, sections=list(map(_section_view, sections)))
     try:
         return write_whole(target, text.encode("utf-8", errors="replace"))  # names of folders may be no text
     except OSError as error:
@@ -69,42 +68,21 @@ def results_section(folder: Path) -> Section:
     return Section("results", "Results", (), tables, tuple(pictures))
 
 
-def _read(name: str) -> str:
-    return resources.files("fedga.report.page").joinpath(name).read_text(encoding="utf-8")
-
-
-def _frame(called: str, sections: Sequence[Section], title: str) -> dict[str, Any]:
-    """What every page has."""
-    from markupsafe import Markup
-
-    return {
-        "title": title,
-        "folder": called,
-        "version": __version__,
-        "css": Markup(_read("page.css")),
-        "script": Markup("\n".join(_read(f"{name}.js") for name in _SCRIPTS)),
-        "sections": [_section_view(section) for section in sections],
-    }
-
-
 def _contents(study: Study, known: KnownCommands | None) -> dict[str, Any]:
-    (results, filters), again = results_table(study), repeat(study, known)
-    partitions, troubles = partitions_table(study), troubles_table(study)
+    results, filters = results_table(study)
     choices = {at: list(dict.fromkeys(row[at].text for row in results.rows)) for at in filters}
     return {
         "headline": headline(study),
         "overview": draw_overview(study),
         "size": (WIDTH, HEIGHT),
-        "best": [TableView(table) for table in best_tables(study)],
-        "troubles": TableView(troubles) if troubles else None,
-        "results": TableView(results),
+        "best": best_tables(study),
+        "troubles": troubles_table(study),
+        "results": results,
         "filters": [(at, results.headings[at], texts) for at, texts in choices.items()],
         "packed": pack(study),
-        "partitions": TableView(partitions) if partitions else None,
-        "costs": [TableView(table) for table in cost_tables(study)],
-        "repeat": again,
-        "settings": TableView(again.settings),
-        "data": TableView(again.data),
+        "partitions": partitions_table(study),
+        "costs": cost_tables(study),
+        "repeat": repeat(study, known),
         "runs": plural(len(study.runs), "run"),
     }
 
@@ -120,6 +98,5 @@ def _section_view(section: Section) -> dict[str, Any]:
         "id": "section-" + re.sub(r"[^a-z0-9]+", "-", section.name.lower()).strip("-"),
         "short": section.title if len(section.title) <= LONG else section.title.partition(":")[0],
         "section": section,
-        "tables": [TableView(table) for table in section.tables],
         "pictures": pictures,
     }
