@@ -15,8 +15,8 @@ import pytest
 
 from fedga.diagnosis import Diagnosis, diagnose
 from fedga.diagnosis.build import html_of
+from fedga.diagnosis.numbers import page_tables
 from fedga.diagnosis.picture import LogScale, asymmetry_map, class_picture, holdings_map
-from fedga.diagnosis.shown import page_tables
 from fedga.errors import FedGAError
 from tests.diagnosis.made_up import made_up
 from tests.diagnosis.test_measure import diagnosed

@@ -227,8 +227,8 @@ def test_a_section_goes_into_tables_and_figures(tmp_path: Path) -> None:
 
 
 def test_a_picture_is_the_same_bytes_each_time_and_says_neither_when_nor_by_what(tmp_path: Path) -> None:
-    picture = Picture("curve", "Curve", draw)
-    first, again = (writers.write_picture(picture, tmp_path / name) for name in ("one", "two"))
+    section = Section("main", "Main", pictures=(Picture("curve", "Curve", draw),))
+    first, again = (writers.write_section(section, tmp_path / name) for name in ("one", "two"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     pdf = first[2].read_bytes()
     assert pdf.startswith(b"%PDF")

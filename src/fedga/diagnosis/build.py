@@ -8,8 +8,7 @@ from fedga.common.files import write_whole
 from fedga.diagnosis import picture
 from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import FEW_SAMPLES
-from fedga.diagnosis.numbers import as_csv, as_json, beside, cell_rows, check_target, class_rows, site_rows
-from fedga.diagnosis.shown import page_tables
+from fedga.diagnosis.numbers import as_csv, as_json, beside, cell_rows, check_target, class_rows, page_tables, site_rows
 from fedga.diagnosis.verdict import FORGOTTEN, LEAST_MISSED, is_forgotten, percent
 from fedga.errors import FedGAError
 from fedga.report.page.shared import page_of
@@ -40,7 +39,6 @@ def write_diagnosis(found: Diagnosis, page: Path) -> list[Path]:
 
 
 def html_of(found: Diagnosis) -> str:
-    """The page as text."""
     example = found.example
     return page_of("diagnosis.html", _PACKAGES, ["page.css", "diagnosis.css"], _SCRIPTS)(
         found=found,

@@ -132,7 +132,6 @@ class Errors:
             return hits / self.samples.sum(-1)
 
     def at(self, site: int) -> Self:
-        """Those of one site."""
         return type(self)(*(getattr(self, one.name)[site] for one in fields(self)))
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a diagnosis: as text for readers, as JSON and CSV for programs, and where the files may go."""
+"""The numbers of a diagnosis: as tables for readers, as JSON and CSV for programs, and where the files may go."""
 
 import csv
 import io
@@ -14,9 +14,9 @@ import numpy as np
 from fedga.common.spreadsheet import text_cell
 from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import Errors
-from fedga.diagnosis.verdict import percent
+from fedga.diagnosis.verdict import KIND_NAMES, kind_of, percent
 from fedga.errors import FedGAError
-from fedga.report.documents import NOTHING
+from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.summary import number_text
 
 
@@ -72,7 +72,6 @@ def as_json(found: Diagnosis) -> str:
 
 
 def class_rows(found: Diagnosis) -> list[Record]:
-    """One row per class, in their order."""
     bounds = zip(found.class_names, found.holdings.totals.tolist(), *map(np.ndarray.tolist, found.bounds), strict=True)
     return [
         {"class": name, "trained_on": trained, **_errors(found.everywhere, at), "bound_low": low, "bound_high": high}
@@ -81,7 +80,6 @@ def class_rows(found: Diagnosis) -> list[Record]:
 
 
 def site_rows(found: Diagnosis) -> list[Record]:
-    """One row per site, in their order."""
     if found.sites is None:
         return []
     rows = []
@@ -143,6 +141,103 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def most_telling(values: np.ndarray, most: int) -> tuple[list[int], int]:
+    """Places of the highest values and of a few of the lowest, highest first, and how many of them are the highest.
+
+    >>> most_telling(np.array([1.0, 5.0, np.nan, 0.1, 2.0]), 3)
+    ([1, 4, 3], 2)
+    """
+    order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")
+    known = [at for at in order.tolist() if not np.isnan(values[at])]
+    if len(known) <= most:
+        return known, len(known)
+    lowest = max(1, most // 4)
+    return [*known[: most - lowest], *known[-lowest:]], most - lowest
+
+
+def place_of(row: Record) -> str:
+    """Where the EA of a class lies; one whose 95 % interval reaches into what is expected is not known to be outside.
+
+    >>> def place(ea, ea_low, ea_high, low=1.0, high=3.0):
+    ...     return place_of({"ea": ea, "ea_low": ea_low, "ea_high": ea_high, "bound_low": low, "bound_high": high})
+    >>> place(0.7, 0.5, 0.9), place(2.0, 0.5, 4.0), place(6.0, 4.0, 9.0), place(1.8, 1.0, 3.1, 1.6, 1.6)
+    ('below', 'inside', 'above', 'not sure')
+    """
+    ea, low, high = row["ea"], row["bound_low"], row["bound_high"]
+    if row["ea_high"] < low or row["ea_low"] > high:
+        return "below" if ea < low else "above"
+    slack = 1e-9  # counts and sums of probabilities are rounded
+    return "inside" if low * (1 - slack) <= ea <= high * (1 + slack) else "not sure"
+
+
+MOST_CELLS = 300  # pairs of site and class on a page; the CSV file has all
+_IN_TERMINAL = 8
+_FEW = "too few samples to conclude anything"
+_ERRORS = ("samples", "predicted", "accuracy", "missed", "false_alarm", "ea")
+_HEADINGS = {
+    "accuracy": "recognised",
+    "ea": "error asymmetry",
+    "ea_ratio": "EA ratio",
+    "worst_ea": "its error asymmetry",
+    "interval": "95 % sure",
+    "place": "measured is",
+}
+
+
+def page_tables(found: Diagnosis) -> list[Table]:
+    """Every class, every site, and the most one-sided pairs of the two."""
+    caption = (
+        f"Trained on: samples, {found.holdings.source}. Recognised: part of the samples that were given to their "
+        "class. Missed: probability that they give to other classes. False alarm: probability that samples of other "
+        "classes give to this one, added up over these classes."
+    )
+    names: tuple[str, ...] = ("class", "trained_on", *_ERRORS, "interval", "expected", "place")
+    tables = [_table("classes", "Every class", names, _class_rows(found), caption)]
+    if found.sites is None:
+        return tables
+    names = ("site", "samples", "classes", "accuracy", "ea_ratio", "worst_class", "worst_ea")
+    caption = f"The worst class is the one of the highest error asymmetry with enough samples ({_FEW}: {NOTHING})."
+    tables.append(_table("sites", "Every site", names, site_rows(found), caption))
+    pairs = cell_rows(found)
+    ranked = sorted(pairs, key=lambda row: -row["ea_low"] if row["enough_samples"] and row["ea_low"] > 0 else 0.0)
+    left = f"The {MOST_CELLS} most one-sided of {len(pairs):,}; the CSV file has all." * (len(pairs) > MOST_CELLS)
+    names = ("site", "class", "trained_on", *_ERRORS)
+    return [*tables, _table("cells", "Every class at every site", names, ranked[:MOST_CELLS], left)]
+
+
+def terminal_table(found: Diagnosis) -> Table:
+    """The most one-sided classes, for a terminal."""
+    rows, ea = _class_rows(found), found.everywhere.asymmetry
+    shown, _ = most_telling(ea, _IN_TERMINAL)
+    names = ("class", "samples", "accuracy", "missed", "false_alarm", "ea", "interval", "verdict")
+    left = int((~np.isnan(ea)).sum()) - len(shown)
+    caption = f"{left} more {'class is' if left == 1 else 'classes are'} less one-sided." if left else ""
+    return _table("diagnosis", "", names, [rows[at] for at in shown], caption)
+
+
+def _class_rows(found: Diagnosis) -> list[Record]:
+    """The rows of all classes, with what follows from several of their numbers."""
+    rows = class_rows(found)
+    for at, row in enumerate(rows):
+        known = not np.isnan([row["ea"], row["bound_low"]]).any()
+        row["interval"] = span(row["ea_low"], row["ea_high"])
+        row["expected"] = span(row["bound_low"], row["bound_high"])
+        row["place"] = place_of(row) if known else NOTHING
+        row["verdict"] = KIND_NAMES[kind_of(found.everywhere, at)]
+    return rows
+
+
+def _table(name: str, title: str, names: Sequence[str], rows: Sequence[Record], caption: str) -> Table:
+    headings = tuple(_HEADINGS.get(name, name.replace("_", " ")) for name in names)
+    return Table(name, title, headings, tuple(tuple(_shown(row, name) for name in names) for row in rows), caption)
+
+
+def _shown(row: Record, name: str) -> Cell:
+    text, value = field_text(name, row[name]), row[name]
+    number = None if text == NOTHING or isinstance(value, str) else value
+    return Cell(text, number, note=_FEW if name == "ea" and not row["enough_samples"] else "")
 
 
 _BEGINNINGS = {  # of the files beside a page, by which they are known again

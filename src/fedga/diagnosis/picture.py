@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from fedga.diagnosis.diagnosis import Diagnosis
-from fedga.diagnosis.numbers import Record, class_rows, field_text, number, span
+from fedga.diagnosis.numbers import class_rows, field_text, most_telling, number, span
 from fedga.diagnosis.verdict import Kind, TypicalSample, kind_of, percent
 from fedga.drawing.heatmap import depth
 from fedga.report.page.shared import Tick
@@ -71,20 +71,6 @@ class AxisRows(NamedTuple):
     gap_after: int
 
 
-def most_telling(values: np.ndarray, most: int) -> tuple[list[int], int]:
-    """Places of the highest values and of a few of the lowest, highest first, and how many of them are the highest.
-
-    >>> most_telling(np.array([1.0, 5.0, np.nan, 0.1, 2.0]), 3)
-    ([1, 4, 3], 2)
-    """
-    order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")
-    known = [at for at in order.tolist() if not np.isnan(values[at])]
-    if len(known) <= most:
-        return known, len(known)
-    lowest = max(1, most // 4)
-    return [*known[: most - lowest], *known[-lowest:]], most - lowest
-
-
 def class_picture(found: Diagnosis) -> AxisRows:
     """EA of the classes with the errors it is made of, and what plain cross-entropy would lead to."""
     errors, records = found.everywhere, class_rows(found)
@@ -102,21 +88,6 @@ def class_picture(found: Diagnosis) -> AxisRows:
     return AxisRows(tuple(rows), scale.ticks, scale.at(1), left_out, highest - 1)
 
 
-def place_of(row: Record) -> str:
-    """Where the EA of a class lies; one whose 95 % interval reaches into what is expected is not known to be outside.
-
-    >>> def place(ea, ea_low, ea_high, low=1.0, high=3.0):
-    ...     return place_of({"ea": ea, "ea_low": ea_low, "ea_high": ea_high, "bound_low": low, "bound_high": high})
-    >>> place(0.7, 0.5, 0.9), place(2.0, 0.5, 4.0), place(6.0, 4.0, 9.0), place(1.8, 1.0, 3.1, 1.6, 1.6)
-    ('below', 'inside', 'above', 'not sure')
-    """
-    ea, low, high = row["ea"], row["bound_low"], row["bound_high"]
-    if row["ea_high"] < low or row["ea_low"] > high:
-        return "below" if ea < low else "above"
-    slack = 1e-9  # counts and sums of probabilities are rounded
-    return "inside" if low * (1 - slack) <= ea <= high * (1 + slack) else "not sure"
-
-
 _MOST_CLASSES, _MOST_SITES = 24, 40
 _MOST_BARS = 6
 _STEPS = (1 / 8, 1 / 4, 1 / 2, 1 / 1.3, 1.3, 2, 4, 8)  # between the nine colours of EA
@@ -124,8 +95,6 @@ _COUNT_COLOURS = 5
 
 
 class Pair(NamedTuple):
-    """What a map shows of a site and a class."""
-
     colour: str
     text: str
     said: str

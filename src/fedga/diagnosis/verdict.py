@@ -105,7 +105,6 @@ def _worst(scores: np.ndarray, chosen: np.ndarray) -> int | None:
 
 
 def _missed(errors: Errors, at: int) -> str:
-    """By how much a class is missed."""
     ea = errors.asymmetry[at]
     never = "never predicted and " if ea > MOST_TIMES and not errors.predicted[at] else ""
     return f"{never}missed {times(ea)} as much as others are mistaken for it"

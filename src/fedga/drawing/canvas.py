@@ -31,8 +31,6 @@ class PanelSize:
 
 @dataclass(frozen=True)
 class LineEnd:
-    """Where a line ends, and what to write beside it."""
-
     x: float
     y: float
     text: str
@@ -175,10 +173,10 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     return placed
 
 
-def label_ends(axes: Axes, ends: Sequence[LineEnd], size: float = SMALL) -> None:
+def label_ends(axes: Axes, ends: Sequence[LineEnd]) -> None:
     """Write beside the end of every line, moved apart, the lowest left out if need be; set the axes' limits before."""
     width, height = (side / axes.figure.dpi * 72 for side in axes.bbox.size)  # in points
-    gap = size * 1.22
+    gap = SMALL * 1.22
     room = max(1, int(height / gap) + 1)
     kept = sorted(ends, key=lambda end: end.y, reverse=True)[:room]
     places = [axes.transAxes.inverted().transform(axes.transData.transform((end.x, end.y))) for end in kept]
@@ -188,4 +186,4 @@ def label_ends(axes: Axes, ends: Sequence[LineEnd], size: float = SMALL) -> None
         arrow = dict(_LEADER, color=end.color) if leader else None
         place = (1 + (13 if any(moved) else 4) / width, at / height)
         how: Any = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False, "arrowprops": arrow}
-        axes.annotate(end.text, (end.x, end.y), place, color=end.color, size=size, **how)
+        axes.annotate(end.text, (end.x, end.y), place, color=end.color, size=SMALL, **how)

@@ -62,7 +62,6 @@ class LineStyle:
     filled: bool = True  # the marker
 
     def keywords(self) -> dict[str, Any]:
-        """What matplotlib's lines take."""
         return {
             "color": self.color,
             "linestyle": self.line,

@@ -27,8 +27,6 @@ class TitledTable(Table):
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and what stands below it."""
-
     heading: str
     cells: Sequence[Text]
     justify: Literal["left", "right"] = "left"

@@ -14,7 +14,7 @@ from fedga.common.files import write_whole
 from fedga.common.spreadsheet import text_cells
 from fedga.drawing.style import save
 from fedga.errors import FedGAError
-from fedga.report.documents import NOTHING, Cell, Picture, Section, Table
+from fedga.report.documents import NOTHING, Cell, Section, Table
 from fedga.report.terminal import Column, TitledTable, make_table
 
 PICTURE_KINDS = ("png", "svg", "pdf")
@@ -146,15 +146,11 @@ def write_table(table: Table, folder: str | os.PathLike[str]) -> list[Path]:
     return [_write(Path(folder) / f"{table.name}.{kind}", text_of(table)) for kind, text_of in kinds.items()]
 
 
-def write_picture(picture: Picture, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw a picture once and write ``folder/<name>`` as ``.png``, ``.svg`` and ``.pdf``."""
-    return save(picture.draw(), Path(folder) / picture.name, PICTURE_KINDS)
-
-
 def write_section(section: Section, folder: str | os.PathLike[str]) -> list[Path]:
     """Its tables into ``folder/tables``, its pictures into ``folder/figures``."""
     tables = [write_table(table, Path(folder) / "tables") for table in section.tables]
-    pictures = [write_picture(picture, Path(folder) / "figures") for picture in section.pictures]
+    figures = Path(folder) / "figures"
+    pictures = [save(picture.draw(), figures / picture.name, PICTURE_KINDS) for picture in section.pictures]
     return [path for paths in (*tables, *pictures) for path in paths]
 
 

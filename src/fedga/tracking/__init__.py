@@ -46,20 +46,12 @@ def tracking(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> 
         yield
         return
     process = _start(names, folder)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    notices = process.stdout
-
-    def listen() -> None:
-        with notices:
-            for line in notices:
-                say(line.rstrip("\n"))
-
-    listener = threading.Thread(target=listen, name="tracking notices", daemon=True)
+    listener = threading.Thread(target=_listen, args=(process, say), name="tracking notices", daemon=True)
     listener.start()
     try:
         yield
     finally:  # after an interrupt as well: the last rounds are in the file by now
+        assert process.stdin is not None
         try:
             process.stdin.close()
             listener.join(PATIENCE_S)
@@ -92,3 +84,10 @@ def _start(names: Sequence[str], folder: Path) -> subprocess.Popen[str]:
             )
     except OSError as error:
         raise FedGAError(f"tracking cannot start ({error}): leave out --track, or give another --out") from error
+
+
+def _listen(process: subprocess.Popen[str], say: Callable[[str], None]) -> None:
+    assert process.stdout is not None
+    with process.stdout as notices:
+        for line in notices:
+            say(line.rstrip("\n"))

@@ -6,7 +6,7 @@ import secrets
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from fedga.report.series import setting_text, telling_settings
 from fedga.report.words import grouped
 from fedga.spec.settings import RunSpec
-from fedga.store.database import open_for_reading, snapshot, transaction
+from fedga.store.database import open_for_reading, snapshot
 from fedga.store.digests import Digests
 from fedga.store.metrics import read_metrics
 from fedga.store.records import Run
@@ -64,10 +64,9 @@ class Ledger:
     def ended(self) -> set[str]:
         return {run_id for (run_id,) in self._connection.execute("SELECT run_id FROM ended")}
 
-    def end(self, run_ids: Collection[str]) -> None:
-        """Note that the service has these to their end; those that were noted before may be among them."""
-        with transaction(self._connection):
-            self._connection.executemany("INSERT OR IGNORE INTO ended VALUES (?)", [(run_id,) for run_id in run_ids])
+    def end(self, run_id: str) -> None:
+        """Note that the service has this run to its end."""
+        self._connection.execute("INSERT INTO ended VALUES (?)", (run_id,))
 
 
 class Follower:
@@ -87,12 +86,9 @@ class Follower:
             return
         runs = read_runs(self.results)
         names = run_names([run.spec for run in runs])
-        try:
-            for run in runs:
-                if run.run_id not in self.ended and (run.status != "pending" or run.rounds_done):
-                    self._deliver(run, TrackedRun(run.spec, names[run.run_id]))
-        finally:
-            self.ledger.end(self.ended)
+        for run in runs:
+            if run.run_id not in self.ended and (run.status != "pending" or run.rounds_done):
+                self._deliver(run, TrackedRun(run.spec, names[run.run_id]))
 
     def _deliver(self, run: Run, tracked: TrackedRun) -> None:
         run_id = run.run_id
@@ -104,6 +100,7 @@ class Follower:
             self.last[run_id] = rounds[-1].round
         if run.finished:
             self.service.end(tracked, run.status == "diverged", run.note)
+            self.ledger.end(run_id)
             self.ended.add(run_id)
             del self.held[run_id], self.last[run_id]
 

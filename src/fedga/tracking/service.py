@@ -21,8 +21,6 @@ class RoundMetrics(NamedTuple):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as people see it in a service."""
-
     spec: RunSpec
     name: str
 

@@ -113,8 +113,7 @@ def _of_model(source: Path, given: tuple[Any, ...], device: str, model: str | No
 
 
 def _print(found: Diagnosis, format: str) -> None:  # noqa: A002 - the flag is --format
-    from fedga.diagnosis.numbers import as_json
-    from fedga.diagnosis.shown import terminal_table
+    from fedga.diagnosis.numbers import as_json, terminal_table
     from fedga.report.summary import number_text
     from fedga.report.writers import terminal
 

@@ -20,8 +20,6 @@ _PREFIX = re.compile(r"(p|prob|probs|proba|probability|score|logit|logits)[_. :=
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """What the user says about the columns of a file."""
-
     label_column: str | None = None
     site_column: str | None = None
     probability_columns: tuple[str, ...] = ()  # names, or patterns with a star
@@ -30,8 +28,6 @@ class ColumnOptions:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of one file."""
-
     label: str
     site: str | None
     probabilities: tuple[str, ...]

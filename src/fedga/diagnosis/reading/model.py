@@ -24,8 +24,6 @@ from fedga.study.prepare import dealt_out
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What the user says about the data of a model."""
-
     dataset: str | None = None  # none: the one it was trained on
     label_column: str | None = None
     client_column: str | None = None

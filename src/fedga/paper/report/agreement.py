@@ -70,8 +70,6 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """Our cells beside those of a printed table."""
-
     cells: tuple[Comparison, ...]
     which: str  # the printed table
     reading: Reading

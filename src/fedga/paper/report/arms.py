@@ -33,8 +33,6 @@ _UNSEEN = ("seed", "evaluate_every", "diagnose_every")  # settings that leave a 
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """The runs of one algorithm in one setting."""
-
     dataset: str
     alpha: float | None
     algorithm: str
@@ -61,8 +59,6 @@ class Arm:
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """All arms of one data set and α."""
-
     dataset: str
     alpha: float | None
     arms: tuple[Arm, ...]
@@ -118,8 +114,7 @@ class Ablation:
         return 100 * _ERRORS * deviation(pairs) / np.sqrt(len(pairs)) if len(pairs) > 1 else 0.0
 
     def without_skew(self, axes: frozenset[str]) -> Score:
-        found = {algorithm: self.find(algorithm, axes, even=True) for algorithm in ALGORITHMS}
-        return line_without_skew({name: arm.curves for name, arm in found.items() if arm is not None})
+        return line_without_skew({arm.algorithm: arm.curves for arm in self.arms if arm.even and arm.axes == axes})
 
     @property
     def goal(self) -> Score:

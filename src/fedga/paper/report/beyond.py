@@ -80,7 +80,7 @@ def beyond_headline(of: Sequence[Arm]) -> str:
     return f"{heading}, in the paper's setting and in the strong one (averaged model): {'; '.join(parts)}"
 
 
-def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
+def beyond_picture(of: Sequence[Arm]) -> Figure:
     """FedAvg and FedGA in every setting, joined by FedGA's lead; filled the last model, hollow the averaged one."""
     found = ablations(of)
     rows = [axes for axes in arms.SETTINGS if any(place.shown(axes) for place in found)]
@@ -94,8 +94,7 @@ def beyond_picture(of: Sequence[Arm], *, title: str = "") -> Figure:
         above = 0.36 + max(len(lines) for lines in tellings) * SMALL * 1.3 / 72 + 0.22
         high = _ROW * len(rows) + 0.1
         sizes = [PanelSize(width, high, left if at == 0 else 0.2, right, top=above) for at in range(across)]
-        heading = title or beyond_headline(of)
-        around: Any = {"title": heading, "legend": _legend(found), "caption": _caption(found, rows)}
+        around: Any = {"title": beyond_headline(of), "legend": _legend(found), "caption": _caption(found, rows)}
         figure, axes = compose(-(-len(found) // across), across, sizes, **around, number=len(found))
         for number, (at, place) in enumerate(zip(axes, found, strict=True)):
             _draw_place(at, place, rows)

@@ -47,14 +47,14 @@ def one_model(curves: Sequence[Curve], averaged: bool = False) -> list[Curve]:
     return [replace(curve, values={_METRIC: curve.metric(name)}) for curve in curves]
 
 
-def client_ea_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
+def client_ea_picture(curves: Sequence[Curve]) -> Figure:
     """EA ratio of the active clients over rounds, median and range over seeds: the paper's Fig. 5."""
     panels = panels_with(curves, ("client_ea_ratio",))
     with drawing():
         alone = len(panels) == 1
         widest = max(text_width(lines.ratio_end(2e7, of.label), SMALL) for panel in panels for of in panel.series)
         size = PanelSize(4.6, 3.4, left=0.8, right=widest + 0.35, top=0.15) if alone else PanelSize(2.9, 2.4, left=0.8)
-        heading = title or (f"EA ratio of the active clients: {panels[0].title}" if alone else "")
+        heading = f"EA ratio of the active clients: {panels[0].title}" if alone else ""
         caption = "1 is unbiased. Mean over a round's active clients after local training, in evaluated rounds. "
         caption += lines.over_seeds(panels, "Median", ", band from the lowest to the highest seed")
         caption += lines.diverged_text(panels)
@@ -66,7 +66,7 @@ def client_ea_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
     return figure
 
 
-def epochs_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
+def epochs_picture(curves: Sequence[Curve]) -> Figure:
     """Accuracy over all epochs of a client (equal work), one column per local epochs: supplement, Fig. 9 to 11."""
     worked: dict[int, list[Curve]] = {}
     for curve in one_model(curves):
@@ -82,7 +82,7 @@ def epochs_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
         ends = [text for panel in every for text in lines.end_texts(panel, _METRIC, names=False)]
         room = max(text_width(text, SMALL) for text in ends) + 0.3
         sizes = [PanelSize(2.45, 2.6, left=0.85 if at == 0 else 0.15, right=room) for at in range(len(columns))]
-        heading = title or ("" if len(rows) > 1 else f"Local epochs at equal work: {every[0].title}")
+        heading = "" if len(rows) > 1 else f"Local epochs at equal work: {every[0].title}"
         around: Any = {"legend": lines.line_legend(every, _METRIC), "caption": lines.curves_caption(every, _METRIC)}
         figure, axes = compose(len(rows), len(columns), sizes, title=heading, **around)
         for at, (row, epochs) in zip(axes, itertools.product(rows, columns), strict=True):
@@ -125,7 +125,7 @@ def labels_picture(
     return figure
 
 
-def alphas_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
+def alphas_picture(curves: Sequence[Curve]) -> Figure:
     """Accuracy over rounds, mean over seeds, the smaller α the darker; one panel per data set: the paper's Fig. 4."""
     panels = panels_with(one_model(curves), ("accuracy",))
     datasets, alphas = _datasets(panels), _alphas(panels)
@@ -134,7 +134,7 @@ def alphas_picture(curves: Sequence[Curve], *, title: str = "") -> Figure:
         widest = max(text_width(f"0.000 {name}", SMALL) for name in names)
         alone = len(datasets) == 1
         size = PanelSize(4.9, 3.9, right=widest + 0.35, top=0.15 if alone else 0.36)
-        heading = title or (f"Accuracy on {dataset_name(datasets[0])} by α" if alone else "")
+        heading = f"Accuracy on {dataset_name(datasets[0])} by α" if alone else ""
         caption = lines.over_seeds(panels, "Mean")
         figure, axes = compose(len(datasets), 1, size, title=heading, caption=caption + lines.diverged_text(panels))
         for at, dataset in zip(axes, datasets, strict=True):

@@ -38,8 +38,6 @@ Content = tuple[str, Sequence[Table], Sequence[Picture]]  # a headline, tables a
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """What the section of one experiment is made of."""
-
     folder: Path
     experiment: Experiment
     scopes: Sequence[Scope]

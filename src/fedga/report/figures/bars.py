@@ -11,6 +11,7 @@ from fedga.errors import FedGAError
 from fedga.report.curves import Curve, deviation, mean
 from fedga.report.figures.lines import curves_caption, draw_accuracy, end_texts, seeds_text
 from fedga.report.series import Panel, Series, make_panels, panels_with
+from fedga.report.words import signed
 
 KINDS = {f"forgetting_{kind}": f"{kind}\nclasses" for kind in ("frequent", "rare", "missing")}
 _MOST_WRITTEN = 9  # bars of a group: the heights of more would overlap
@@ -55,11 +56,6 @@ def per_seed(series: Series, kind: str) -> np.ndarray:
     return np.array([curve.over_rounds(kind) for curve in series.sound])
 
 
-def short_number(value: float) -> str:
-    """Two decimals, for the end of a bar."""
-    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
-
-
 def _draw_forgetting(axes: Axes, panel: Panel) -> None:
     """Groups of bars, one per kind of class; their heights are written on them."""
     number = len(panel.series)
@@ -73,9 +69,9 @@ def _draw_forgetting(axes: Axes, panel: Panel) -> None:
         axes.errorbar(at[known], height[known], np.nan_to_num(whisker[known]), fmt="none", ecolor=TEXT, elinewidth=0.9)
         for x, y, error in zip(at, height, np.nan_to_num(whisker), strict=True):
             if np.isfinite(y) and number <= _MOST_WRITTEN:
-                up = 1 if y >= 0 else -1
+                text, up = signed(y, 2).removeprefix("+"), 1 if y >= 0 else -1
                 where: Any = {"textcoords": "offset points", "ha": "center", "va": "bottom" if up > 0 else "top"}
-                axes.annotate(short_number(y), (x, y + up * error), (0, 2 * up), size=0.85 * SMALL, **where)
+                axes.annotate(text, (x, y + up * error), (0, 2 * up), size=0.85 * SMALL, **where)
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.margins(y=0.12)
     axes.grid(axis="x", visible=False)
@@ -134,7 +130,7 @@ def _draw_forgotten(axes: Axes, panel: Panel) -> None:
             axes.errorbar(length, place, xerr=whisker, fmt="none", ecolor=TEXT, elinewidth=0.9)
             edge = max(length + whisker, 0.0)
             longest = max(longest, edge)
-            axes.annotate(short_number(length), (edge, place), (4, 0), **beside)
+            axes.annotate(signed(length, 2).removeprefix("+"), (edge, place), (4, 0), **beside)
         place += 1.5
     axes.axvline(0, color=MUTED, linewidth=0.8)
     axes.set_yticks(list(names), list(names.values()))

@@ -35,10 +35,6 @@ def draw_overview(study: Study) -> dict[str, Any]:
     }
 
 
-def _drawn(places: Sequence[Scenario]) -> Found:
-    return ended_of([(place, cohort) for place in places for cohort in shown_cohorts(place.cohorts)])
-
-
 def _title(title: str, drawn: Found) -> str:
     """With a remark where no run is at its last round."""
     return title if any(cohort.finished for _, cohort in drawn) else f"{title}, unfinished"
@@ -70,7 +66,7 @@ def _edges(member: Member) -> tuple[float, float, float]:
 def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
     """One data set: lines over α, in pixels of a picture of WIDTH × HEIGHT."""
     found: dict[str, list[tuple[int, Member]]] = {}
-    drawn = _drawn(places)
+    drawn = ended_of([(place, cohort) for place in places for cohort in shown_cohorts(place.cohorts)])
     for place, cohort in drawn:
         for member in cohort.contestants:
             if member.row[_METRIC] is not None:
@@ -106,7 +102,7 @@ def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
 
 def _dots(place: Scenario) -> dict[str, Any]:
     """One data set at its only α: a row per algorithm and setting; places are per cent of the width."""
-    drawn = _drawn([place])
+    drawn = ended_of([(place, cohort) for cohort in shown_cohorts(place.cohorts)])
     chosen = [(of, member) for _, of in drawn for member in of.contestants if member.row[_METRIC] is not None]
     edges = [edge for _, member in chosen for edge in _edges(member)]
     ticks = nice_ticks(min(edges, default=0), max(edges, default=1), 4)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from fedga.errors import FedGAError
 from fedga.report.documents import Cell, Table
 from fedga.report.page.study import Study
@@ -41,9 +44,6 @@ class Repeat:
 
 def repeat(study: Study, known: KnownCommands | None = None) -> Repeat:
     """How to train the runs of a study again; ``known`` are commands other than ``fedga run``."""
-    import numpy as np
-    import torch
-
     specs = [run.spec for run in study.runs]
     commands, strays = _commands(study, specs, known)
     code = tuple(f"{one}, which {one.fate}" if one.fate else str(one) for one in stored_code(study.folder))
@@ -63,7 +63,6 @@ def _data_table(study: Study) -> Table:
 
 
 def _settings_table(specs: Sequence[RunSpec]) -> Table:
-    """One row per setting with all its values."""
     rows = []
     for name in (field.name for field in dataclasses.fields(RunSpec)):
         values = _values(specs, name)

@@ -76,8 +76,6 @@ class Cohort:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """A data set and an α."""
-
     dataset: str
     alpha: float | None
     dataset_label: str
@@ -98,8 +96,6 @@ class Scenario:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A results folder as a page shows it."""
-
     folder: Path
     called: str  # its name on the page
     runs: tuple[Run, ...]
