@@ -24,10 +24,18 @@ class Availability:
     def always(self) -> bool:
         return self.rate >= 1 and not self.trace
 
+    def check_clients(self, num_clients: int) -> None:
+        """Refuse a trace that names clients which the data do not have."""
+        largest = max((client for there in self.trace for client in there), default=0)
+        if largest >= num_clients:
+            raise FedGAError(
+                f"the file of --availability names client {largest}, and there are {num_clients}: clients count from 0"
+            )
+
     def present(self, seed: int, round_number: int, num_clients: int) -> Tensor:
         """``[clients]`` bool; at least one client is there: a round waits for it."""
         if self.trace:
-            named = [client for client in self.trace[(round_number - 1) % len(self.trace)] if client < num_clients]
+            named = list(self.trace[(round_number - 1) % len(self.trace)])
             there = torch.zeros(num_clients, dtype=torch.bool)
             there[named] = True
             if named:
@@ -64,7 +72,10 @@ def _read_trace(path: Path) -> tuple[tuple[int, ...], ...]:
     where = f"--availability {str(path)!r}"
     if not path.is_file():
         raise FedGAError(f"{where} is neither 'always', nor a share such as 0.8, nor a file: give one of them")
-    rows = csv.DictReader(read_text(path).splitlines())
+    try:
+        rows = csv.DictReader(read_text(path).splitlines())
+    except UnicodeDecodeError:
+        raise FedGAError(f"{where} is not a text in UTF-8: save it as one") from None
     if not {"round", "client"} <= set(rows.fieldnames or ()):
         raise FedGAError(f"{where} lacks the columns 'round' and 'client': write one row per round and present client")
     there: dict[int, set[int]] = {}

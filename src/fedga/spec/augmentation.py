@@ -7,10 +7,10 @@ from typing import Any
 
 from fedga.common.ranges import wrong_value
 from fedga.errors import FedGAError
+from fedga.spec.catalog import find_source
 from fedga.spec.kinds import Kind
 
 LARGEST_SHIFT = 64
-NEVER_MIRRORED = ("digits", "mnist", "svhn")  # a mirrored digit is none, or another one
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,11 @@ class Augmentation:
     def parse(cls, where: str, text: str) -> Augmentation:
         """From ``mirror``, ``shift:PIXELS``, both with a comma between, or ``none``."""
         mirror, shift = False, 0
-        for part in [part.strip() for part in text.split(",") if part.strip() not in ("", "none")]:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        names = [part.partition(":")[0] for part in parts]
+        if len(set(names)) < len(names) or ("none" in names and len(names) > 1):
+            raise FedGAError(f"{where} {text!r} is one change of pictures: write alternatives as 'none;mirror,shift:4'")
+        for part in parts if names != ["none"] else []:
             name, _, value = part.partition(":")
             if name == "mirror" and not value:
                 mirror = True
@@ -45,6 +49,12 @@ class Augmentation:
             else:
                 raise FedGAError(f"{where} {part!r} is not an augmentation: give mirror, shift:4, or both")
         return cls(mirror, shift)
+
+    def check_suits(self, dataset: str) -> None:
+        """Refuse to mirror what a data set known by name says should not be."""
+        source = find_source(dataset)
+        if self.mirror and source is not None and not source.mirrored:
+            raise FedGAError(f"--augment mirror would turn {source.name} into other symbols: leave mirror out")
 
 
 @dataclass(frozen=True)

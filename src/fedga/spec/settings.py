@@ -19,7 +19,7 @@ from typing import Any
 from fedga import plugins
 from fedga.common.ranges import shown_value, wrong_value
 from fedga.errors import FedGAError, unknown_name
-from fedga.spec.augmentation import NEVER_MIRRORED, Augment, Augmentation
+from fedga.spec.augmentation import Augment, Augmentation
 from fedga.spec.kinds import Choice, Kind, Number, Switch, Text
 
 Options = tuple[tuple[str, float | str], ...]
@@ -130,7 +130,7 @@ class TrainingSettings(_Checked):
     weight_decay: float = _setting(0.0, _DECAY, "weight decay of the clients")
     clip: float | None = _setting(5.0, _CLIP, "largest gradient norm of a local step (0: no clipping)")
     centralize: bool = _setting(False, Switch(), "centralise gradients: subtract their mean over inputs")
-    augment: str = _setting("", Augment(), "change training pictures: mirror,shift:4 (default: unchanged)")
+    augment: str = _setting("", Augment(), "change training pictures: mirror,shift:4; alternatives between semicolons")
     precision: str = _setting("float32", Choice(PRECISIONS), "precision of products on a GPU")
     standardize: bool = _setting(False, Switch(), "give pixels mean 0 and deviation 1 per channel")
     aggregation: str = _setting("samples", Choice(("samples", "uniform")), "weight of a client's update")
@@ -187,8 +187,7 @@ class RunSpec(TrainingSettings, StudySettings, DataSettings):
         if self.clients is not None and self.active > self.clients:
             too_many = f"--active {self.active} is more than --clients {self.clients}"
             raise FedGAError(f"{too_many}: give --active {self.clients} or fewer")
-        if Augmentation.parse("--augment", self.augment).mirror and self.dataset in NEVER_MIRRORED:
-            raise FedGAError(f"--augment mirror would turn {self.dataset} into other symbols: leave mirror out")
+        Augmentation.parse("--augment", self.augment).check_suits(self.dataset)
         if self.alpha is None and self.partition in READ_ALPHA:
             raise FedGAError(f"--partition {self.partition} needs --alpha, for example --alpha 0.1")
         if self.alpha is not None and self.partition in set(PARTITIONS) - set(READ_ALPHA):
