@@ -4,11 +4,10 @@ Every source, named or the user's own, goes through ``assemble``, so a bad label
 sample is refused here once, in the words of the file it came from.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class Samples:
     clients: np.ndarray | None = None  # whole numbers or strings [samples]
     features: tuple[str, ...] = ()  # names of the columns of a table
 
-    def take(self, chosen: np.ndarray) -> Samples:
+    def take(self, chosen: np.ndarray) -> Self:
         """The samples at a boolean mask or at indices, as a copy."""
         number = int(np.count_nonzero(chosen)) if chosen.dtype == bool else len(chosen)
         needed = number * self.inputs[:1].nbytes
@@ -53,10 +52,9 @@ class Parts:
     def splits(self) -> list[Samples]:
         return [samples for samples in (self.train, self.test) if samples is not None]
 
-    def with_labels(self, labels: Sequence[np.ndarray], class_names: tuple[str, ...]) -> Parts:
-        """The same samples, with other labels for each of ``splits``."""
+    def with_labels(self, labels: Sequence[np.ndarray], class_names: tuple[str, ...]) -> Self:
         done = [replace(samples, labels=each) for samples, each in zip(self.splits, labels, strict=True)]
-        return Parts(done[0], done[1] if len(done) > 1 else None, class_names)
+        return replace(self, train=done[0], test=done[1] if self.test else None, class_names=class_names)
 
 
 def assemble(name: str, parts: Parts, *, input_scale: float = 255.0) -> Dataset:
@@ -82,7 +80,14 @@ def join(
         trained = f"training samples of {train.where} have shape {train.inputs.shape[1:]}"
         tested = f"test samples of {test.where} have shape {test.inputs.shape[1:]}"
         raise FedGAError(f"{trained} but {tested}: make them alike")
-    clients, client_names = _encode_clients(train)
+    clients, client_names = train.clients, tuple[str, ...]()
+    if clients is not None:
+        if clients.dtype.kind not in "iubUS":
+            raise FedGAError(f"{train.where} has clients of type {clients.dtype}: give whole numbers or text")
+        names, clients = np.unique(clients, return_inverse=True)
+        if names.dtype.kind in "US" and "" in names.astype(str):
+            raise FedGAError(f"{train.where} has samples with an empty client: name one for every training sample")
+        clients, client_names = clients.reshape(-1).astype(np.int64), tuple(map(str, names))
     arrays = (train.inputs, train.labels, test.inputs, test.labels)
     scale = input_scale if train.inputs.dtype == np.uint8 else 1.0
     dataset = Dataset(name, *arrays, class_names, scale, clients, client_names, feature_names=train.features)
@@ -174,8 +179,7 @@ def whole_numbers(samples: Samples) -> np.ndarray:
     if labels.dtype.kind == "f":
         if bad := int((~np.isfinite(labels)).sum()):
             raise FedGAError(f"{samples.where} has {bad} labels that are NaN or infinite: label or remove them")
-        odd = labels[labels != np.rint(labels)]
-        if len(odd):
+        if len(odd := labels[labels != np.rint(labels)]):
             raise FedGAError(f"{samples.where} has labels that are not whole numbers, such as {odd[0]:g}: count from 0")
     elif labels.dtype.kind not in "iub":
         raise FedGAError(f"{samples.where} has labels of type {labels.dtype}: give whole numbers from 0, or text")
@@ -190,17 +194,6 @@ def _count_from_one(splits: Sequence[np.ndarray]) -> bool:
     """
     train, everything = np.unique(splits[0]), np.unique(np.concatenate(splits))
     return np.array_equal(train, np.arange(1, len(train) + 1)) and np.array_equal(train, everything)
-
-
-def _encode_clients(train: Samples) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    if train.clients is None:
-        return None, ()
-    if train.clients.dtype.kind not in "iubUS":
-        raise FedGAError(f"{train.where} has clients of type {train.clients.dtype}: give whole numbers or text")
-    names, clients = np.unique(train.clients, return_inverse=True)
-    if names.dtype.kind in "US" and "" in names.astype(str):
-        raise FedGAError(f"{train.where} has samples with an empty client: name one for every training sample")
-    return clients.reshape(-1).astype(np.int64), tuple(str(name) for name in names)
 
 
 def listed(values: Sequence[object], most: int = _NAMED) -> str:

@@ -80,15 +80,14 @@ def _open(entry: Path, name: str) -> Dataset | None:
             meta = json.load(file)
         if meta.pop("digest") != _digest_of_text(meta):
             return None
-        arrays = {}
+        fields: dict[str, Any] = {}
         for key, (dtype, shape, digest) in meta["arrays"].items():
             require_regular(entry / f"{key}.npy")
             array = np.load(entry / f"{key}.npy", mmap_mode="c", allow_pickle=False)
             if array.dtype.str != dtype or list(array.shape) != shape or _digest_of_array(array) != digest:
                 return None
-            arrays[key] = array
-        fields: dict[str, Any] = {key: np.array(array) for key, array in arrays.items() if not key.endswith("inputs")}
-        fields = arrays | fields | {key: tuple(meta[key]) for key in ("class_names", "client_names")}
+            fields[key] = array if key.endswith("inputs") else np.array(array)
+        fields |= {key: tuple(meta[key]) for key in ("class_names", "client_names")}
         fields |= {"input_scale": float(meta["input_scale"]), "fingerprint": str(meta["fingerprint"])}
         dataset = Dataset(name, **fields)
     except Exception:  # whatever a damaged file provokes, the remedy is the same: decode again
@@ -121,13 +120,9 @@ def _write(folder: Path, entry: str, dataset: Dataset) -> None:
         arrays = {key: getattr(dataset, key) for key in _ARRAYS if getattr(dataset, key) is not None}
         for key, array in arrays.items():
             np.save(building / f"{key}.npy", array, allow_pickle=False)
-        meta = {
-            "arrays": {key: (array.dtype.str, array.shape, _digest_of_array(array)) for key, array in arrays.items()},
-            "class_names": dataset.class_names,
-            "client_names": dataset.client_names,
-            "input_scale": dataset.input_scale,
-            "fingerprint": dataset.fingerprint,
-        }
+        kept = {key: (array.dtype.str, array.shape, _digest_of_array(array)) for key, array in arrays.items()}
+        names = ("class_names", "client_names", "input_scale", "fingerprint")
+        meta = {"arrays": kept} | {name: getattr(dataset, name) for name in names}
         (building / "meta.json").write_text(json.dumps(meta | {"digest": _digest_of_text(meta)}), encoding="utf-8")
         try:
             building.rename(folder / entry)

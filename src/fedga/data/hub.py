@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 from fedga.data.formats.files import optional
 from fedga.errors import FedGAError
@@ -26,7 +25,9 @@ def download(source: Source, folder: Path, *, endpoint: str | None = None) -> No
     hub = source.hub
     if hub is None:
         raise FedGAError(f"data set {source.name!r} is not on the Hub: it needs no download")
-    _library()
+    # huggingface_hub without its telemetry, unless the user has asked for it: only the files are to be requested.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    optional("huggingface_hub", "huggingface_hub", _PURPOSE)
     endpoint = endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     target = folder / source.name
     lock = optional("filelock", "huggingface_hub", _PURPOSE)
@@ -48,14 +49,8 @@ def download(source: Source, folder: Path, *, endpoint: str | None = None) -> No
         raise FedGAError(f"{source.name} {problem}: {cure}") from error
 
 
-def _library() -> Any:
-    """huggingface_hub, without its telemetry unless the user has asked for it: only the files are to be requested."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    return optional("huggingface_hub", "huggingface_hub", _PURPOSE)
-
-
 def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
-    library = _library()
+    library = optional("huggingface_hub", "huggingface_hub", _PURPOSE)
     transfer = optional("huggingface_hub.file_download", "huggingface_hub", _PURPOSE)
     url = library.hf_hub_url(hub.repository, file.path, repo_type="dataset", revision=hub.revision, endpoint=endpoint)
     metadata = library.get_hf_file_metadata(url, token=False)
@@ -69,15 +64,10 @@ def _fetch(hub: Hub, file: HubFile, target: Path, endpoint: str) -> None:
     part = target.with_name(f"{target.name}.{expected[:16]}.part")
     if part.exists() and metadata.size is not None and part.stat().st_size > metadata.size:
         part.unlink()
+    how = {"headers": library.utils.build_hf_headers(token=False), "displayed_filename": target.name}
     with part.open("ab") as received:
-        transfer.http_get(
-            metadata.location,
-            received,
-            resume_size=received.tell(),
-            headers=library.utils.build_hf_headers(token=False),
-            expected_size=metadata.size,
-            displayed_filename=target.name,
-        )
+        begin = received.tell()
+        transfer.http_get(metadata.location, received, resume_size=begin, expected_size=metadata.size, **how)
     with part.open("rb") as content:
         actual = hashlib.file_digest(content, "sha256").hexdigest()
     if actual != expected:

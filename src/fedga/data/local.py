@@ -94,10 +94,9 @@ def _find_parquet(source: Source, root: Path, options: tables.TableOptions) -> L
             return LocalCopy((*train, *test), partial(tables.read_parquet, train, test, options))
         if train or test:
             there, missing = (train, source.test_splits[0]) if train else (test, "train")
-            incomplete = incomplete or IncompleteCopyError(
-                f"{there[0]} is there but the {missing} split of {source.name} is not: put its Parquet file into "
-                f"{folder}, or get both with 'fedga data get {source.name}'"
-            )
+            cure = f"put its Parquet file into {folder}, or get both with 'fedga data get {source.name}'"
+            absent = f"{there[0]} is there but the {missing} split of {source.name} is not"
+            incomplete = incomplete or IncompleteCopyError(f"{absent}: {cure}")
     if incomplete is not None:
         raise incomplete
     return None
@@ -126,7 +125,7 @@ def _find_tiny_imagenet(source: Source, folder: Path, options: tables.TableOptio
 
 def _find_svhn(source: Source, folder: Path, options: tables.TableOptions) -> LocalCopy | None:
     files = _all_or_none(folder, [["train_32x32.mat"], ["test_32x32.mat"]])
-    return LocalCopy(files, partial(originals.read_svhn, source, *files)) if files else None
+    return LocalCopy(files, partial(originals.read_svhn, *files)) if files else None
 
 
 def _find_idx(source: Source, folder: Path, options: tables.TableOptions) -> LocalCopy | None:
@@ -136,7 +135,7 @@ def _find_idx(source: Source, folder: Path, options: tables.TableOptions) -> Loc
         if ("fashion" in "/".join(own.parts[-2:]).lower()) == (source.name == "fashion-mnist"):
             files = _all_or_none(own, [(*both, *(f"{name}.gz" for name in both)) for both in names])
             if files:
-                return LocalCopy(files, partial(originals.read_idx, source, files))
+                return LocalCopy(files, partial(originals.read_idx, files))
     return None
 
 
@@ -153,11 +152,10 @@ def _all_or_none(folder: Path, names: Iterable[Sequence[str]]) -> tuple[Path, ..
 def _find_cifar(source: Source, folder: Path, options: tables.TableOptions) -> LocalCopy | None:
     folder_name, archive_name, train, test, key = _CIFAR[source.name]
     batches = folder if folder.name == folder_name else folder / folder_name
-    files = tuple(batches / name for name in (*train, test))
+    where, files = folder / archive_name, [folder / archive_name]
     if batches.is_dir():
+        where, files = batches, [batches / name for name in (*train, test)]
         if missing := next((path.name for path in files if not path.is_file()), None):
             raise IncompleteCopyError(f"{batches} has no file {missing}: unpack {archive_name} again")
-        return LocalCopy(files, partial(originals.read_cifar, source, batches, train, test, key))
-    archive = folder / archive_name
-    read = partial(originals.read_cifar, source, archive, train, test, key)
-    return LocalCopy((archive,), read) if archive.is_file() else None
+    read = partial(originals.read_cifar, where, train, test, key)
+    return LocalCopy(tuple(files), read) if files[0].is_file() else None

@@ -22,6 +22,7 @@ from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, SPLIT_COLUM
 from fedga.data.sources import find_path
 from fedga.errors import FedGAError
 
+_Splits = Callable[[Parts], tuple[Samples, Samples]]  # what trains, and what tests
 _TRUTHS = (("false", "true"), ("no", "yes"))  # what a class may be called that a truth value means for certain
 _NAMED_CLASSES = 20  # an error lists this many of the agreed classes
 
@@ -53,9 +54,7 @@ def load_site(
     return _load("site", path, class_names, TableOptions(label_column, progress=progress), splits)
 
 
-def load_central(
-    path: str | Path, class_names: Sequence[str], *, label_column: str | None = None, progress: Progress | None = None
-) -> Dataset:
+def load_central(path: str | Path, class_names: Sequence[str]) -> Dataset:
     """What the server holds: test samples to evaluate on, training samples for algorithms that need some there.
 
     Files and labels are read as by :func:`load_site`. Without a split in the file, or with nothing in its training
@@ -68,17 +67,18 @@ def load_central(
             raise FedGAError(f"{test.where} has no samples to evaluate on: add some, or move some from its train split")
         return parts.train if len(parts.train.inputs) else test, test
 
-    return _load("central", path, class_names, TableOptions(label_column, progress=progress), splits)
+    return _load("central", path, class_names, TableOptions(), splits)
 
 
-def _load(
-    kind: str,
-    path: str | Path,
-    class_names: Sequence[str],
-    options: TableOptions,
-    splits: Callable[[Parts], tuple[Samples, Samples]],
-) -> Dataset:
-    agreed = _checked(class_names)
+def _load(kind: str, path: str | Path, class_names: Sequence[str], options: TableOptions, splits: _Splits) -> Dataset:
+    if isinstance(class_names, str) or not class_names or not all(isinstance(name, str) for name in class_names):
+        raise FedGAError(f"the agreed classes are {class_names!r}: give a list of names")
+    for place, name in enumerate(class_names):
+        if not name.strip():
+            raise FedGAError("one of the agreed classes has an empty name: name it")
+        if name in class_names[:place]:
+            raise FedGAError(f"the agreed classes name {name!r} twice: leave one out")
+    agreed = tuple(class_names)
     path = Path(path).expanduser()
     with reading(path, "a data set"):
         path.stat()
@@ -88,17 +88,6 @@ def _load(
         return join(name, *splits(_encoded(found.read(), agreed)), agreed)
 
     return cache.remember(name, found.files, (kind, options.label_column, *agreed), build)
-
-
-def _checked(class_names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(class_names, str) or not class_names or not all(isinstance(name, str) for name in class_names):
-        raise FedGAError(f"the agreed classes are {class_names!r}: give a list of names")
-    for place, name in enumerate(class_names):
-        if not name.strip():
-            raise FedGAError("one of the agreed classes has an empty name: name it")
-        if name in class_names[:place]:
-            raise FedGAError(f"the agreed classes name {name!r} twice: leave one out")
-    return tuple(class_names)
 
 
 def _encoded(parts: Parts, agreed: tuple[str, ...]) -> Parts:
@@ -166,11 +155,10 @@ def _number(name: str) -> int | None:
 def columns_digest(path: str | Path, label_column: str | None = None) -> str:
     """Of the names of a table's features, in their order: equal tables have equal ones; empty for all but tables."""
     path = Path(path).expanduser()
-    suffix = path.suffix.lower()
-    if suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         with reading(path, "a CSV table"):
             names = csv_start(path).names
-    elif suffix == ".parquet":
+    elif path.suffix.lower() == ".parquet":
         parquet = optional("pyarrow.parquet", "pyarrow", "reading tables")
         with reading(path, "a Parquet file"):
             require_regular(path)

@@ -1,7 +1,7 @@
 """Where samples come from: ``load_dataset`` takes the name of a known data set or the path of one's own."""
 
 import os
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -115,38 +115,33 @@ def _build_named(source: Source, found: local.LocalCopy, options: tables.TableOp
 
 def _first_writable(folders: tuple[Path, ...]) -> Path:
     for folder in folders:
-        try:
+        with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
+            if os.access(folder, os.W_OK):
+                return folder
     raise FedGAError(f"none of {', '.join(map(str, folders))} can be written to: give a data_dir that can")
 
 
 def find_path(path: Path, options: tables.TableOptions) -> tuple[str, local.LocalCopy]:
     """What a data set of one's own is called, and its files with the way to read them."""
-    suffix = path.suffix.lower()
-    files: tuple[Path, ...] = (path,)
-    read: Callable[[], Parts]
     if path.is_dir():
         train, test = local.parquet_splits(path, ("",), ("test", "valid", "validation", "val"))
         if train:
-            files, read = (*train, *test), partial(tables.read_parquet, train, test or None, options)
-        else:
-            _refuse_columns(options, f"the picture folder {path}")
-            pictures = image_folder(path)
-            files, read = pictures.files, partial(pictures.read, options.progress)
-    elif suffix == ".npz":
-        _refuse_columns(replace(options, client_column=None), f"the .npz file {path}")
-        read = partial(read_npz, path, options.client_column)
-    elif suffix == ".csv":
-        read = partial(tables.read_csv, path, options)
-    elif suffix == ".parquet":
-        read = partial(tables.read_parquet, [path], None, options)
-    else:
+            read = partial(tables.read_parquet, train, test or None, options)
+            return path.resolve().name, local.LocalCopy((*train, *test), read)
+        _refuse_columns(options, f"the picture folder {path}")
+        pictures = image_folder(path)
+        return path.resolve().name, local.LocalCopy(pictures.files, partial(pictures.read, options.progress))
+    readers = {
+        ".npz": partial(read_npz, path, options.client_column),
+        ".csv": partial(tables.read_csv, path, options),
+        ".parquet": partial(tables.read_parquet, [path], None, options),
+    }
+    if (suffix := path.suffix.lower()) not in readers:
         raise FedGAError(f"{path} is not a data set: give an .npz, .csv or .parquet file, or a folder of pictures")
-    return path.resolve().name if path.is_dir() else path.stem, local.LocalCopy(files, read)
+    if suffix == ".npz":
+        _refuse_columns(replace(options, client_column=None), f"the .npz file {path}")
+    return path.stem, local.LocalCopy((path,), readers[suffix])
 
 
 def _refuse_columns(options: tables.TableOptions, what: str) -> None:

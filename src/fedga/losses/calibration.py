@@ -49,7 +49,7 @@ def calibrated_labels(
     checks.check_factor("power", power)
     counts = checks.checked_counts("probs", probs, targets, class_counts)
     p = probs.detach().to(at_least_float32(probs))
-    return _labels(p, targets, _factors(p, targets, counts, strength, power)).detach().to(probs.dtype)
+    return _labels(p, targets, counts, strength, power).detach().to(probs.dtype)
 
 
 def ga_loss(
@@ -231,7 +231,7 @@ def _loss(
     if variant == "soft":
         loss = _soft_loss(log_p, p, targets, counts, strength, power)
     elif variant in get_args(Variant):
-        labels = _labels(p, targets, _factors(p, targets, counts, strength, power))
+        labels = _labels(p, targets, counts, strength, power)
         if variant == "aligned":
             surrogate = ((p - labels).detach() * z).sum(-1)
             loss = _soft_loss(log_p, p, targets, counts, strength, power).detach() + (surrogate - surrogate.detach())
@@ -252,17 +252,13 @@ def _soft_loss(log_p: Tensor, p: Tensor, targets: Tensor, counts: Tensor, streng
     return (strength * (others + p_y - 1) - log_p_y).squeeze(-1)
 
 
-def _factors(p: Tensor, targets: Tensor, counts: Tensor, strength: float | Tensor, power: float | Tensor) -> Tensor:
-    """λ (1 - (N_i / N_y)^γ), which is (N_y - N_i) / N_y for λ = γ = 1: [..., classes], 0 at the true class."""
+def _labels(p: Tensor, targets: Tensor, counts: Tensor, strength: float | Tensor, power: float | Tensor) -> Tensor:
+    """λ (1 - (N_i / N_y)^γ) p_i, which is (N_y - N_i) / N_y p_i for λ = γ = 1: [..., classes], 1 at the true class."""
     index = targets.long().unsqueeze(-1)
     n = counts.to(p.dtype).expand_as(p)
     n_y = checks.of_target(n, index)
     ratio = n / torch.where(n_y > 0, n_y, 1.0)
-    return (strength * (1 - ratio**power)).scatter(-1, index, 0.0)
-
-
-def _labels(p: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
-    return (factors * p).scatter(-1, targets.long().unsqueeze(-1), 1.0)
+    return (strength * (1 - ratio**power) * p).scatter(-1, index, 1.0)
 
 
 def reduced(loss: Tensor, reduction: str, kept: Tensor | None = None) -> Tensor:

@@ -22,10 +22,8 @@ def counts_to_keep(class_counts: Tensor | Sequence[Any]) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         if "Overflow" in str(error):
             raise FedGAError(_TOO_MANY) from None
-        kind = a_or_an(class_counts)
-        raise FedGAError(
-            f"class_counts must be like [100, 5], numbers in the order of the classes, not {kind}"
-        ) from None
+        wanted = "like [100, 5], numbers in the order of the classes"
+        raise FedGAError(f"class_counts must be {wanted}, not {a_or_an(class_counts)}") from None
     if counts.dtype == torch.bool:
         raise FedGAError("class_counts must be numbers of samples, but is true and false: count the samples")
     if not torch.isfinite(counts).all() or (counts < 0).any():
@@ -69,9 +67,20 @@ def check_tensors(**arguments: Any) -> None:
             raise FedGAError(f"{name} must be a tensor, not {a_or_an(given)}: use torch.as_tensor")
 
 
-def check_indices(targets: Tensor) -> None:
+def check_targets(name: str, x: Tensor, targets: Tensor, axis: int, layout: str) -> int:
+    """Refuse targets that are no class index for each place of ``x`` beside its axis of classes; how many classes."""
+    check_tensors(**{name: x, "targets": targets})
+    if x.ndim == 0 or not x.is_floating_point():
+        raise FedGAError(f"{name} must be floating point of {layout}, but is {described(x)}")
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise FedGAError(f"targets must be class indices (integers), but is {targets.dtype}")
+    expected = list(x.shape)
+    classes = expected.pop(min(axis, x.ndim - 1))
+    if list(targets.shape) != expected:
+        shapes = f"{expected} to go with {name} of {list(x.shape)}, but is {list(targets.shape)}"
+        maps = axis == -1 and x.ndim > 2 and targets.shape == x.shape[:1] + x.shape[2:]
+        raise FedGAError(f"targets must be {shapes}" + ": for maps with classes second use DenseGALoss" * maps)
+    return classes
 
 
 def described(x: Tensor) -> str:
@@ -110,22 +119,11 @@ def broadcasts_to(shape: torch.Size, full: torch.Size) -> bool:
     return len(shape) <= len(full) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
 
 
-def other_shape(name: str, x: Tensor, targets: Tensor, expected: Sequence[int], cure: str = "") -> FedGAError:
-    shapes = f"{list(expected)} to go with {name} of {list(x.shape)}, but is {list(targets.shape)}"
-    return FedGAError(f"targets must be {shapes}{cure}")
-
-
 def checked_counts(name: str, x: Tensor, targets: Tensor, class_counts: Tensor | Sequence[float]) -> Tensor:
     """The counts as a tensor, once shapes and dtypes agree; values stay unread (no wait for a GPU, no graph break)."""
-    check_tensors(**{name: x, "targets": targets})
-    if x.ndim == 0 or not x.is_floating_point():
-        raise FedGAError(f"{name} must be floating point of [..., classes], but is {described(x)}")
-    check_indices(targets)
-    if targets.shape != x.shape[:-1]:
-        maps = x.ndim > 2 and targets.shape == x.shape[:1] + x.shape[2:]
-        raise other_shape(name, x, targets, x.shape[:-1], ": for maps with classes second use DenseGALoss" * maps)
+    classes = check_targets(name, x, targets, -1, "[..., classes]")
     counts = as_tensor_like(class_counts, x)
-    if counts.ndim == 0 or counts.shape[-1] != x.shape[-1]:
+    if counts.ndim == 0 or counts.shape[-1] != classes:
         shapes = f"{list(counts.shape)} and {name} {list(x.shape)}"
         raise FedGAError(f"class_counts must have one entry per class, but is {shapes}")
     if not broadcasts_to(counts.shape, x.shape):

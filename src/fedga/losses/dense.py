@@ -44,7 +44,15 @@ def dense_ga_loss(
     >>> dense_ga_loss(logits, torch.tensor([[0, 255]]), [10, 0, 5], ignore_index=255)
     tensor(0.0346)
     """
-    counts = _checked(logits, targets, class_counts).to(at_least_float32(logits))
+    # Values of tensors stay unread: no wait for a GPU, no graph break.
+    classes = checks.check_targets("logits", logits, targets, 1, "[batch, classes, ...]")
+    if not isinstance(class_counts, Tensor) and not torch.compiler.is_compiling():
+        class_counts = checks.counts_to_keep(class_counts)
+    counts = torch.as_tensor(class_counts, device=logits.device)
+    if list(counts.shape) != [classes]:
+        shape = list(counts.shape)
+        raise FedGAError(f"class_counts must be one number for each of the {classes} classes, but has shape {shape}")
+    counts = counts.to(at_least_float32(logits))
     kept = kept_targets(targets, ignore_index)
     places = torch.where(kept, targets.long(), 0)
     maps = logits.reshape(1, -1, 1) if logits.ndim == 1 else logits.unsqueeze(-1).flatten(2)
@@ -129,22 +137,3 @@ class _PixelLoss(torch.autograd.Function):
         gradient = torch.addcmul(everywhere, slope * scale[index], weights[:, None]).mul_(p)
         gradient = gradient.scatter_add_(1, index, slope * (spared - 1))
         return gradient.masked_fill_(~kept.unsqueeze(1), 0.0).to(maps.dtype), None, None, None, None, None
-
-
-def _checked(logits: Tensor, targets: Tensor, class_counts: Tensor | Sequence[float]) -> Tensor:
-    """The counts as a tensor, once all agrees; values of tensors stay unread (no wait for a GPU, no graph break)."""
-    checks.check_tensors(logits=logits, targets=targets)
-    if logits.ndim == 0 or not logits.is_floating_point():
-        raise FedGAError(f"logits must be floating point of [batch, classes, ...], but is {checks.described(logits)}")
-    checks.check_indices(targets)
-    classes = logits.shape[min(1, logits.ndim - 1)]
-    expected = [*logits.shape[:1], *logits.shape[2:]] if logits.ndim > 1 else []
-    if list(targets.shape) != expected:
-        raise checks.other_shape("logits", logits, targets, expected)
-    if not isinstance(class_counts, Tensor) and not torch.compiler.is_compiling():
-        class_counts = checks.counts_to_keep(class_counts)
-    counts = torch.as_tensor(class_counts, device=logits.device)
-    if list(counts.shape) != [classes]:
-        shape = list(counts.shape)
-        raise FedGAError(f"class_counts must be one number for each of the {classes} classes, but has shape {shape}")
-    return counts

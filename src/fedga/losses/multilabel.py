@@ -90,14 +90,6 @@ def multilabel_class_counts(targets: Tensor) -> Tensor:
     return torch.stack([(rows == 0).sum(0), (rows > 0).sum(0)], -1)
 
 
-def _batch_counts(targets: Tensor) -> Tensor:
-    """:func:`multilabel_class_counts` of a mini-batch, in which a soft label t is t of one: float32 [classes, 2]."""
-    rows = targets.reshape(-1, targets.shape[-1]).float()
-    known = rows >= 0
-    with_it = torch.where(known, rows, 0.0).sum(0)
-    return torch.stack([known.sum(0) - with_it, with_it], -1)
-
-
 def multilabel_error_asymmetry(probs: Tensor, targets: Tensor) -> Tensor:
     """Error asymmetry of each label, Eq. (3): [classes], 1 if unbiased.
 
@@ -154,12 +146,16 @@ class MultilabelGALoss(CountedLoss):
         super().__init__(counts, strength=strength, reduction=reduction, symmetric=symmetric)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        counts = _batch_counts(targets) if self.class_counts is None else self.class_counts
+        counts = self.class_counts
+        if counts is None:  # those of the mini-batch, in which a soft label t is t of one: float32 [classes, 2]
+            rows = targets.reshape(-1, targets.shape[-1]).float()
+            known = rows >= 0
+            with_it = torch.where(known, rows, 0.0).sum(0)
+            counts = torch.stack([known.sum(0) - with_it, with_it], -1)
         return multilabel_ga_loss(logits, targets, counts, **self.settings)
 
 
 def _no_pairs(classes: int | str, counts: Tensor) -> FedGAError:
-    return FedGAError(
-        f"class_counts must be [{classes}, 2], the samples without and with each label, but has shape "
-        f"{list(counts.shape)}: count them with multilabel_class_counts(targets)"
-    )
+    pairs = f"class_counts must be [{classes}, 2], the samples without and with each label"
+    shape = list(counts.shape)
+    return FedGAError(f"{pairs}, but has shape {shape}: count them with multilabel_class_counts(targets)")

@@ -56,8 +56,13 @@ def forgetting_bars(per_class: Tensor, class_counts: Tensor, names: Sequence[str
         axes.margins(y=0.15)
         _write(axes, np.nan_to_num(lost), ["none" if np.isnan(value) else f"{value:.0f}" for value in lost], 0)
         _name_bars(axes, [f"{names[i]}\n{count:g}" for i, count in zip(order.tolist(), counts.tolist(), strict=True)])
-        for kind, members in zip(("frequent", "rare", "missing"), class_kinds(counts), strict=True):
-            _mean_line(axes, kind, members.numpy(), lost)
+        how: Any = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom", "fontsize": FONT}
+        for kind, mask in zip(("frequent", "rare", "missing"), class_kinds(counts), strict=True):
+            members, measured = np.flatnonzero(mask), lost[mask.numpy() & ~np.isnan(lost)]
+            if len(measured):
+                first, last, mean = *members[[0, -1]], measured.mean()
+                axes.hlines(mean, first - 0.45, last + 0.45, colors=TEXT, linestyles="dashed", linewidth=1)
+                axes.annotate(f"{kind}: {mean:.1f}", ((first + last) / 2, 1.0), **how)
         axes.set(xlabel="class, and the client's samples of it", ylabel="points of accuracy lost")
     return axes
 
@@ -67,17 +72,6 @@ def own_axes() -> Axes:
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")[1]
-
-
-def _mean_line(axes: Axes, kind: str, members: np.ndarray[Any, Any], lost: np.ndarray[Any, Any]) -> None:
-    measured = members & ~np.isnan(lost)
-    if not measured.any():
-        return
-    first, last = np.flatnonzero(members)[[0, -1]]
-    mean = lost[measured].mean()
-    axes.hlines(mean, first - 0.45, last + 0.45, colors=TEXT, linestyles="dashed", linewidth=1)
-    how: Any = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom", "fontsize": FONT}
-    axes.annotate(f"{kind}: {mean:.1f}", ((first + last) / 2, 1.0), **how)
 
 
 def _write(axes: Axes, heights: np.ndarray[Any, Any], texts: Sequence[str], base: float) -> None:

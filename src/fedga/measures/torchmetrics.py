@@ -241,13 +241,11 @@ def _rows(target: Tensor, num_classes: int, ignore_index: int | None, validate: 
         raise FedGAError(f"target must be class indices (integers), but is {target.dtype}")
     target = target.reshape(-1).long()
     kept = kept_targets(target, ignore_index)
-    if validate:
-        wrong = target[kept & ((target < 0) | (target >= num_classes))]
-        if len(wrong):
-            remedy = f"pass ignore_index={wrong[0]} to leave such samples out"
-            if target[kept].min() >= 1 and target[kept].max() == num_classes:  # that remedy would cost a class
-                remedy = "labels count from 0, and these seem to count from 1, so subtract 1"
-            raise FedGAError(f"target holds {wrong[0]}, but the classes are 0 to {num_classes - 1}: {remedy}")
+    if validate and len(wrong := target[kept & ((target < 0) | (target >= num_classes))]):
+        remedy = f"pass ignore_index={wrong[0]} to leave such samples out"
+        if target[kept].min() >= 1 and target[kept].max() == num_classes:  # that remedy would cost a class
+            remedy = "labels count from 0, and these seem to count from 1, so subtract 1"
+        raise FedGAError(f"target holds {wrong[0]}, but the classes are 0 to {num_classes - 1}: {remedy}")
     return torch.where(kept, target, num_classes)
 
 

@@ -3,6 +3,8 @@
 He, Zhang, Ren and Sun 2016, section 4.2. 269,722 parameters at 10 classes, 275,572 at 100, 282,072 at 200.
 """
 
+from itertools import pairwise
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -48,11 +50,9 @@ class ResNet20(nn.Module):
         if len(input_shape) != 3:
             raise FedGAError("model resnet20 needs pictures and the samples are rows of a table: use --model mlp")
         self.conv, self.norm = _conv(input_shape[0], 16), _norm(norm, 16)
-        widths = [16] * 3 + [32] * 3 + [64] * 3
-        before = [16, *widths]
-        self.blocks = nn.Sequential(
-            *(Block(a, b, 1 if a == b else 2, norm) for a, b in zip(before, widths, strict=False))
-        )
+        widths = [16] * 4 + [32] * 3 + [64] * 3
+        blocks = (Block(a, b, 1 if a == b else 2, norm) for a, b in pairwise(widths))
+        self.blocks = nn.Sequential(*blocks)
         self.output = nn.Linear(64, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):

@@ -96,7 +96,7 @@ def read_curves(
         names = tuple(dict.fromkeys(named))
         curves, digests = [], Digests(connection)
         for run in runs:
-            measured = read_metrics(connection, digests, run.key, run.run_id)
+            measured = read_metrics(digests, run.key, run.run_id)
             values = {name: of for name, of in measured.values.items() if name not in METRICS or not np.isnan(of).all()}
             told = {name: getattr(run.spec, name) for name in names}
             curves.append(Curve(told, run.spec.seed, measured.rounds, values, run.status, run.run_id))

@@ -1,9 +1,7 @@
 """How pictures are changed while clients train on them: ``--augment mirror,shift:4``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from fedga.common.ranges import wrong_value
 from fedga.errors import FedGAError
@@ -31,7 +29,7 @@ class Augmentation:
         return ",".join(["mirror"] * self.mirror + [f"shift:{self.shift}"] * (self.shift > 0))
 
     @classmethod
-    def parse(cls, where: str, text: str) -> Augmentation:
+    def parse(cls, where: str, text: str) -> Self:
         """From ``mirror``, ``shift:PIXELS``, both with a comma between, or ``none``."""
         mirror, shift = False, 0
         parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -17,8 +17,6 @@ class HubFile:
 
 @dataclass(frozen=True)
 class Hub:
-    """Where a data set lies on the Hugging Face Hub."""
-
     repository: str
     revision: str  # a full commit, never a branch
     config: str
@@ -58,11 +56,10 @@ class Source:
 
 
 def _read(name: str, fields: dict[str, Any]) -> Source:
-    hub = fields.pop("hub", None)
-    if hub is not None:
-        hub |= {split: HubFile(**hub[split]) for split in ("train", "test")}
+    if hub := fields.get("hub"):
+        fields["hub"] = Hub(**hub | {split: HubFile(**hub[split]) for split in ("train", "test")})
     lists = {field: tuple(value) for field, value in fields.items() if isinstance(value, list)}
-    return Source(name, **(fields | lists), hub=None if hub is None else Hub(**hub))
+    return Source(name, **(fields | lists))
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text(encoding="utf-8"))

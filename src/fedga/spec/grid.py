@@ -57,12 +57,8 @@ class Sweep:
     program: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Origin(NamedTuple):
-    """One value of one run: who set it and, for what a preset looks up, in which row of its table."""
-
-    value: Any
-    source: str
-    row: str = ""
+# One value of one run: who set it and, for what a preset looks up, in which row of its table.
+_Origin = tuple[Any, str, str]
 
 
 class _Given(NamedTuple):
@@ -176,13 +172,13 @@ def _expand(axes: dict[str, _Given], program: Mapping[str, str]) -> Sweep:
         values, sources = _fill(dict(zip(axes, combination, strict=True)), axes)
         run = RunSpec(**values)
         runs.setdefault(run.run_id, run)
-        for name, (source, row) in sources.items():
-            origins[name].append(_Origin(getattr(run, name), source, row))
+        for name, origin in sources.items():
+            origins[name].append((getattr(run, name), *origin))
         written = dict(parse_algorithm(run.algorithm)[1])
         for option, value in run.algorithm_options:
             if option not in written:
-                origin = _Origin(value, f"preset {run.preset}" if run.preset else "default", run.dataset)
-                origins.setdefault(f"{run.algorithm_name} {option}", []).append(origin)
+                source = f"preset {run.preset}" if run.preset else "default"
+                origins.setdefault(f"{run.algorithm_name} {option}", []).append((value, source, run.dataset))
     provenance = tuple(line for name, of in origins.items() for line in _lines(name, of))
     several = tuple(name for name, entry in axes.items() if len(set(entry.values)) > 1)
     return Sweep(tuple(runs.values()), provenance, several, dict(program))
@@ -236,8 +232,8 @@ def _fill(chosen: dict[str, Any], axes: Mapping[str, _Given]) -> tuple[dict[str,
 def _lines(name: str, origins: Sequence[_Origin]) -> list[Provenance]:
     """The lines of one setting: a user's list on one, values of presets one by one with the rows they stand in."""
     values: dict[str, dict[Any, dict[str, None]]] = {}  # source -> value -> rows
-    for origin in origins:
-        values.setdefault(origin.source, {}).setdefault(origin.value, {})[origin.row] = None
+    for value, source, row in origins:
+        values.setdefault(source, {}).setdefault(value, {})[row] = None
     lines: dict[tuple[tuple[Any, ...], str], list[str]] = {}  # values and their rows -> sources that agree on them
     for source, rows_of in values.items():
         if any(any(rows) for rows in rows_of.values()):

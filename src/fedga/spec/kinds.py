@@ -27,8 +27,6 @@ class Kind(Protocol):
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of a few names."""
-
     names: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -73,8 +71,6 @@ class Text(Kind):
 
 @dataclass(frozen=True)
 class Switch(Kind):
-    """On or off."""
-
     def __str__(self) -> str:
         return "true or false"
 

@@ -5,8 +5,6 @@ line describes and the store keeps. The name of a field is the name of its TOML 
 its flag.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -14,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from fedga import plugins
 from fedga.common.ranges import shown_value, wrong_value
@@ -44,7 +42,9 @@ SITES = "sites/"  # before the name of a federation, where a data set would be n
 # hundredth of a schedule, so that both ends keep a wide distance from those.
 _TINY, _HUGE = 1e-30, 1e30
 _COUNT, _FROM_0 = Number(whole=True, least=1), Number(whole=True, least=0)
+_CLIENTS = replace(_COUNT, none=True)
 _RATE = Number(above=0, smallest=_TINY, largest=_HUGE)
+_SERVER_RATE = replace(_RATE, none=True)
 _DECAY = Number(least=0, smallest=_TINY, largest=_HUGE)
 _CLIP = replace(_DECAY, none=True, zero_is_none=True)
 _ALPHA = Number(above=0, none=True, smallest=1e-12, largest=1e12)  # beyond, draws are their limits to the last sample
@@ -103,9 +103,7 @@ class DataSettings(_Checked):
         None, _ALPHA, "Dirichlet concentration α: the smaller, the more skewed the clients' classes"
     )
     classes_per_client: int = _setting(2, _COUNT, "classes each client holds (partition shards)")
-    clients: int | None = _setting(
-        100, replace(_COUNT, none=True), "number of clients (natural partitions bring their own)"
-    )
+    clients: int | None = _setting(100, _CLIENTS, "number of clients (natural partitions bring their own)")
 
 
 @dataclass(frozen=True)
@@ -115,9 +113,7 @@ class TrainingSettings(_Checked):
     active: int = _setting(10, _COUNT, "clients sampled per round")
     select: str = _setting("uniform", Text(), "rule that selects clients, with options as name:option=value")
     availability: str = _setting(
-        "always",
-        _Presence(),
-        "who is available: always, the share present in a round (0.8), or a CSV of round, client",
+        "always", _Presence(), "who is available: always, the share present in a round (0.8), or a CSV of round, client"
     )
     stragglers: float = _setting(0.0, Number(least=0, most=1), "share of clients that do part of the work")
     rounds: int = _setting(100, replace(_COUNT, largest=10**9), "rounds of training")
@@ -135,9 +131,7 @@ class TrainingSettings(_Checked):
     standardize: bool = _setting(False, Switch(), "give pixels mean 0 and deviation 1 per channel")
     aggregation: str = _setting("samples", Choice(("samples", "uniform")), "weight of a client's update")
     server: str = _setting("sgd", Named(SERVERS, "servers"), "optimiser of the server")
-    server_rate: float | None = _setting(
-        None, replace(_RATE, none=True), "rate of the server optimiser (none: its own default)"
-    )
+    server_rate: float | None = _setting(None, _SERVER_RATE, "rate of the server optimiser (none: its own default)")
     server_average: float = _setting(0.0, _NEWEST, "weight of the newest model in the average (0: none)")
     evaluate_every: int = _setting(1, _COUNT, "rounds between evaluations on the test split")
     diagnose_every: int = _setting(10, _FROM_0, "rounds between class-wise evaluations of clients (0: never)")
@@ -177,9 +171,6 @@ class RunSpec(TrainingSettings, StudySettings, DataSettings):
         super().__post_init__()
         options = _check_options(self.algorithm_options) | dict(parse_algorithm(self.algorithm)[1])
         object.__setattr__(self, "algorithm_options", tuple(sorted(options.items())))
-        self._check_together()
-
-    def _check_together(self) -> None:
         if self.partition == "natural":
             object.__setattr__(self, "clients", None)  # the data say how many there are
         elif self.clients is None:
@@ -205,7 +196,7 @@ class RunSpec(TrainingSettings, StudySettings, DataSettings):
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     @classmethod
-    def from_json(cls, text: str) -> RunSpec:
+    def from_json(cls, text: str) -> Self:
         """The spec that ``to_json`` wrote; a key of a later version is refused, since its meaning is unknown here."""
         try:
             values = json.loads(text)
@@ -258,7 +249,6 @@ def parse_selection(text: str) -> tuple[str, Options]:
 
 
 def parse_named(flag: str, text: str, example: str) -> tuple[str, Options]:
-    """Name and options of what a flag names."""
     name, *rest = (part.strip() for part in text.split(":"))
     options: dict[str, float | str] = {}
     for part in rest:

@@ -21,7 +21,8 @@ from typing import Any
 from fedga.common.files import partial_name, remove_leftovers, require_regular
 from fedga.common.memory import require_memory
 from fedga.common.sealed import DamagedError, is_whole
-from fedga.errors import FedGAError, needs_extra
+from fedga.data.formats.files import optional
+from fedga.errors import FedGAError
 from fedga.store import metrics
 from fedga.store.checkpoints import is_checkpoint_name
 from fedga.store.database import FILE_NAME, IDENTITY, explained, one_line, open_for_writing, reading, transaction
@@ -59,15 +60,14 @@ def write_archive(folder: Path, target: Path, *, full: bool = False) -> list[Pat
     ResultsReader(folder).check()
     for name in (FILE_NAME, *_beside(folder)):
         require_regular(folder / name, links=False)  # a link would bring along what lies elsewhere
-    contents = None if full else _small_contents(folder)
+    contents = {} if full else _small_contents(folder)
     replaces_0_1 = read_manifest(target) is None and is_archive(target)
     try:
         with replacing(target, FULL if full else SMALL) as writer:
-            if contents is None:
+            if full:
                 _add_everything(folder, writer)
-            else:
-                for name, content in contents.items():
-                    writer.add(f"{name}.parquet", content)
+            for name, content in contents.items():
+                writer.add(f"{name}.parquet", content)
             for name in _beside(folder):
                 writer.add(name, folder / name)
         for name in (*(f"{table}.parquet" for table in _TABLES), *_BESIDE) if replaces_0_1 else ():
@@ -282,8 +282,4 @@ def _insert(connection: sqlite3.Connection, table: str, content: Any) -> None:
 
 
 def _parquet() -> Any:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise needs_extra("pyarrow", "data", "reading and writing archives of results") from None
-    return parquet
+    return optional("pyarrow.parquet", "pyarrow", "reading and writing archives of results")

@@ -76,7 +76,6 @@ def enter_code(connection: sqlite3.Connection, part: Plugin, digest: str) -> str
 
 
 def stored_code(folder: Path) -> list[Stored]:
-    """The plugins that the runs of a folder were made with."""
     found = []
     with reading(folder) as connection:
         if not has_table(connection, "own_code"):

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -37,29 +37,26 @@ _NAMES = {*_ALWAYS, "partitions", "own_code", "own_metrics", "digests"}
 
 def open_for_writing(folder: Path) -> sqlite3.Connection:
     """The folder's file, made with its folder where it is not there yet; one of version 0.1 gets digests."""
-    with explained(folder):
+    with explained(folder), ExitStack() as unless_sound:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise FedGAError(f"the output folder {str(folder)!r} is a file: give another --out") from None
-        connection = connect(folder / FILE_NAME, "rwc")
-        try:
-            _refuse_foreign(folder, connection)
-            _set_journal(folder, connection)
-            check_structure(folder, connection)
-            connection.execute("PRAGMA synchronous = FULL")
-            with transaction(connection):
-                if _is_fresh(connection):
-                    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                for statement in _schema().split(";"):  # executescript would commit first
-                    connection.execute(statement)
-                if not digests.has_table(connection, "digests"):
-                    connection.execute(digests.TABLE)
-                    seal_everything(connection)
-                    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        except BaseException:
-            connection.close()
-            raise
+        connection = unless_sound.enter_context(closing(connect(folder / FILE_NAME, "rwc")))
+        _refuse_foreign(folder, connection)
+        _set_journal(folder, connection)
+        check_structure(folder, connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        with transaction(connection):
+            if not digests.has_table(connection, "runs"):
+                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            for statement in _schema().split(";"):  # executescript would commit first
+                connection.execute(statement)
+            if not digests.has_table(connection, "digests"):
+                connection.execute(digests.TABLE)
+                seal_everything(connection)
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        unless_sound.pop_all()  # it stays open
     return connection
 
 
@@ -75,8 +72,8 @@ def open_for_reading(folder: Path) -> sqlite3.Connection:
     path = folder / FILE_NAME
     if not os.path.isfile(path):  # unlike Path.is_file, also False where the folder may not be entered
         raise FedGAError(f"there are no results in {str(folder)!r}: no file {FILE_NAME} to be read there")
-    with explained(folder, reading=True):
-        connection = connect(path, "rw")
+    with explained(folder, reading=True), ExitStack() as unless_sound:
+        connection = unless_sound.enter_context(closing(connect(path, "rw")))
         try:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.OperationalError:
@@ -85,14 +82,11 @@ def open_for_reading(folder: Path) -> sqlite3.Connection:
             if log.exists() and log.stat().st_size:
                 raise
             # Without its shared memory SQLite reads a logged file only on the promise that nobody writes it.
-            connection = connect(path, "ro&immutable=1")
-        try:
-            _refuse_foreign(folder, connection)
-            if _is_fresh(connection):
-                raise FedGAError(f"there are no results in {str(folder)!r}: its {FILE_NAME} is empty")
-        except BaseException:
-            connection.close()
-            raise
+            connection = unless_sound.enter_context(closing(connect(path, "ro&immutable=1")))
+        _refuse_foreign(folder, connection)
+        if not digests.has_table(connection, "runs"):
+            raise FedGAError(f"there are no results in {str(folder)!r}: its {FILE_NAME} is empty")
+        unless_sound.pop_all()  # it stays open
     return connection
 
 
@@ -107,13 +101,9 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
     """A results file that may be damaged, to read whatever can be read of it."""
     with suppress(FileNotFoundError):
         require_regular(path)
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=BUSY_S,
-        isolation_level=None,
-        check_same_thread=False,  # the store guards it with a lock; its heartbeat is a thread
-    )
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    # The store guards it with a lock; its heartbeat is a thread.
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA trusted_schema = OFF")  # a view of somebody else's calls no function of ours
     return connection
 
@@ -210,10 +200,6 @@ def _out_of_descriptors() -> bool:
 def one_line(error: object) -> str:
     """What a library says of a failure, short enough for a sentence."""
     return " ".join(str(error).split())[:160]
-
-
-def _is_fresh(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
 def _refuse_foreign(folder: Path, connection: sqlite3.Connection) -> None:

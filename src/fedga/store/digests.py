@@ -41,6 +41,7 @@ class Digests:
 
     def __init__(self, connection: sqlite3.Connection, *, whole: bool = True) -> None:
         self._file = Path(next(path for _, name, path in connection.execute("PRAGMA database_list") if name == "main"))
+        self.connection = connection
         self._known: dict[str, bytes] | None = None
         if has_table(connection, "digests"):
             query = "SELECT part, sha256 FROM digests"
@@ -78,10 +79,10 @@ class Digests:
     def damaged(self, what: str) -> DamagedError:
         return damaged(self._file, what)
 
-    def read_client_rounds(self, connection: sqlite3.Connection, run: int, run_id: str) -> list[Row]:
+    def read_client_rounds(self, run: int, run_id: str) -> list[Row]:
         """Round and packed arrays of the evaluations of a run's clients: each as it was written, and none missing."""
         query = "SELECT round, arrays FROM client_rounds WHERE run = ? ORDER BY round"
-        rows = connection.execute(query, (run,)).fetchall()
+        rows = self.connection.execute(query, (run,)).fetchall()
         for at, arrays in rows:
             found = hashlib.sha256(arrays if isinstance(arrays, bytes) else b"").digest()
             self.check(f"looks/{run}/{at}", found, _CLIENTS.format(run_id))
@@ -92,10 +93,9 @@ class Digests:
 
 def damaged(file: Path, what: str) -> DamagedError:
     """The error for a results file that is not as it was written; ``what`` is damaged in it."""
-    return DamagedError(
-        f"{str(file)!r} is damaged ({what}): 'fedga repair {file.parent}' keeps every run that is whole, and the "
-        "command that trained them then trains the others again"
-    )
+    cure = f"'fedga repair {file.parent}' keeps every run that is whole"
+    again = "the command that trained them then trains the others again"
+    return DamagedError(f"{str(file)!r} is damaged ({what}): {cure}, and {again}")
 
 
 def readable_rows(connection: sqlite3.Connection, query: str, order: str) -> Iterator[Row]:

@@ -156,15 +156,11 @@ def replacing(folder: Path, kind: str) -> Iterator[Writer]:
             path.unlink(missing_ok=True)  # not where an interrupt came right after the swap
         raise
     sync_folder(folder)
-    _remove_older(folder, manifest)
-
-
-def _remove_older(folder: Path, manifest: Manifest) -> None:
-    """Parts of the set that was replaced, or of a writer that was killed: files called after their own content."""
-    current = {part.file for part in manifest.parts.values()}
+    # Remove parts of the set that was replaced, or of a writer that was killed: files called after their own content.
+    counted = {part.file for part in manifest.parts.values()}
     for path in (folder / PARTS).iterdir():
         named = _PART.fullmatch(path.name)
-        if not named or path.name in current or path.is_symlink() or not path.is_file():
+        if not named or path.name in counted or path.is_symlink() or not path.is_file():
             continue
         if _sha256(path, path.stat().st_size).startswith(named["digest"]):
             path.unlink(missing_ok=True)

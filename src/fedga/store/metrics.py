@@ -42,17 +42,13 @@ class RunMetrics:
 
     def cells(self, name: str) -> list[float | None]:
         """All rounds of one metric as Python numbers, None where it was not measured."""
-        column = self.values.get(name)
-        if column is None:
-            return [None] * len(self.rounds)
+        column = self.values.get(name, np.full(len(self.rounds), np.nan))
         return [None if value != value else value for value in column.tolist()]
 
 
-def read_metrics(
-    connection: sqlite3.Connection, digests: Digests, run: int, run_id: str, groups: Collection[str] = _ALL
-) -> RunMetrics:
+def read_metrics(digests: Digests, run: int, run_id: str, groups: Collection[str] = _ALL) -> RunMetrics:
     """The metrics of a run, compared with their digests; of the built-in ones only those of ``groups``."""
-    table, own = checked_rows(connection, digests, run, run_id, groups)
+    table, own = checked_rows(digests, run, run_id, groups)
     rounds = table[:, 0].astype(np.int64)
     names = (name for group in groups for name in GROUPS[group])
     values = dict(zip(names, table[:, 1:].T, strict=True))
@@ -64,12 +60,10 @@ def read_metrics(
     return RunMetrics(rounds, values)
 
 
-def checked_rows(
-    connection: sqlite3.Connection, digests: Digests, run: int, run_id: str, groups: Collection[str] = _ALL
-) -> MetricRows:
+def checked_rows(digests: Digests, run: int, run_id: str, groups: Collection[str] = _ALL) -> MetricRows:
     what = f"a result of run {run_id}"
     try:
-        table, own = _rows(connection, run, groups)
+        table, own = _rows(digests.connection, run, groups)
     except (ValueError, TypeError):
         raise digests.damaged(f"{what} is not a number") from None
     if not all(isinstance(name, str) and isinstance(value, float | int | None) for _, name, value in own):
@@ -133,7 +127,7 @@ def write_metrics(
         added.setdefault(measured.run_id, []).append(measured)
     for run_id, rows in added.items():
         run = runs[run_id]
-        before, own_before = written.pop(run) if run in written else checked_rows(connection, digests, run, run_id)
+        before, own_before = written.pop(run) if run in written else checked_rows(digests, run, run_id)
         known = [(row.round, {name: _known(value) for name, value in row.values.items()}) for row in rows]
         table = _as_table([(at, *map(values.get, METRICS)) for at, values in known], 1 + len(METRICS))
         own = [(at, name, values[name]) for at, values in known for name in values.keys() - set(METRICS)]

@@ -1,12 +1,11 @@
 """The values that go into a results folder and come out of it, and their form inside the file."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -58,8 +57,7 @@ class RoundMetrics:
     ) -> None:
         """Built-in metrics in the order of ``METRICS``, ``values`` by name, and further ones by their names."""
         found = {**dict(zip(METRICS, built_in, strict=False)), **(values or {}), **named}
-        for name, value in (("run_id", run_id), ("round", round), ("values", found)):
-            object.__setattr__(self, name, value)
+        vars(self).update(run_id=run_id, round=round, values=found)  # past the frozen attributes
 
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -81,7 +79,7 @@ class ClientRound:
         return _pack(self.arrays)
 
     @classmethod
-    def unpack(cls, run_id: str, round: int, packed: bytes) -> ClientRound:  # noqa: A002 - the field's own name
+    def unpack(cls, run_id: str, round: int, packed: bytes) -> Self:  # noqa: A002 - the field's own name
         return cls(run_id, round, unpack_npz(packed))
 
 
@@ -110,7 +108,7 @@ class Partition:
         return _pack(arrays)
 
     @classmethod
-    def unpack(cls, key: str, packed: bytes) -> Partition:
+    def unpack(cls, key: str, packed: bytes) -> Self:
         arrays = unpack_npz(packed)
         classes, clients = (tuple(map(str, arrays.get(name, ()))) for name in ("class_names", "client_names"))
         dataset, partition, alpha, number, seed = json.loads(key)

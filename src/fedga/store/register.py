@@ -8,6 +8,7 @@ by accident.
 import dataclasses
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from fedga.store.digests import seal_runs
 from fedga.store.records import Run
 from fedga.store.results import read_runs
 
-_OF_THE_DATA = ("dataset", "label_column", "client_column")  # runs equal in these read the same samples
+_identity = attrgetter(*IDENTITY)
+_data = attrgetter("dataset", "label_column", "client_column")  # runs equal in these read the same samples
 
 
 def register_runs(
@@ -31,17 +33,20 @@ def register_runs(
 ) -> list[Run]:
     """Enter what is new among ``specs``, inside the caller's transaction, so that a refusal leaves nothing behind."""
     there = read_runs(connection)
-    _check_code(connection, folder, specs)
+    for part, digest in own_code(specs, measured=True).items():
+        if enter_code(connection, part, digest) != digest:
+            changed = f"{part.origin} has changed since the runs in {str(folder)!r} were made with it"
+            raise FedGAError(f"{changed}: give another --out, or bring the old code back")
     known = {run.run_id for run in there}
     by_identity: dict[tuple[Any, ...], list[RunSpec]] = {}
     for run in there:
-        by_identity.setdefault(_fields(run.spec, IDENTITY), []).append(run.spec)
-    data_of = {_fields(run.spec, _OF_THE_DATA): run.fingerprint for run in there}
+        by_identity.setdefault(_identity(run.spec), []).append(run.spec)
+    data_of = {_data(run.spec): run.fingerprint for run in there}
     columns = ("run_id", "spec", "fingerprint", *IDENTITY)
     query = f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for spec in specs:
-        now, identity = fingerprints[spec.run_id], _fields(spec, IDENTITY)
-        if (before := data_of.setdefault(_fields(spec, _OF_THE_DATA), now)) != now:
+        now, identity = fingerprints[spec.run_id], _identity(spec)
+        if (before := data_of.setdefault(_data(spec), now)) != now:
             changed = f"the data of {spec.dataset!r} are not those the results in {str(folder)!r} were made with"
             hashes = f"their hash was {before[:16]}, now it is {now[:16]}"
             raise FedGAError(f"{changed} ({hashes}): give another --out, or bring the old data back")
@@ -52,18 +57,6 @@ def register_runs(
             seal_runs(connection, [spec.run_id])
     entered = {run.run_id: run for run in read_runs(connection)}
     return [entered[spec.run_id] for spec in specs]
-
-
-def _fields(spec: RunSpec, names: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(getattr(spec, name) for name in names)
-
-
-def _check_code(connection: sqlite3.Connection, folder: Path, specs: Sequence[RunSpec]) -> None:
-    """Refuse plugins whose code is not the one this folder's runs were made with."""
-    for part, digest in own_code(specs, measured=True).items():
-        if enter_code(connection, part, digest) != digest:
-            changed = f"{part.origin} has changed since the runs in {str(folder)!r} were made with it"
-            raise FedGAError(f"{changed}: give another --out, or bring the old code back")
 
 
 def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes: Collection[str]) -> None:
@@ -78,10 +71,8 @@ def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes:
     both = [f"{old},{new}" for name, old, new in zip(changed, before, now, strict=True) if name in SETTINGS]
     remedy = f"give another --out, or list both values ({' '.join(both)})" if both else "give another --out"
     named = (spec.dataset, spec.alpha and f"α={spec.alpha:g}", spec.algorithm, spec.preset)
-    raise FedGAError(
-        f"{str(folder)!r} already holds {', '.join(part for part in named if part)}, seed {spec.seed} with "
-        f"{' and '.join(before)}, and now it should be {' and '.join(now)}: {remedy}"
-    )
+    held = f"{str(folder)!r} already holds {', '.join(part for part in named if part)}, seed {spec.seed}"
+    raise FedGAError(f"{held} with {' and '.join(before)}, and now it should be {' and '.join(now)}: {remedy}")
 
 
 def _flag(name: str) -> str:

@@ -37,7 +37,8 @@ def repair_results(folder: Path) -> tuple[int, int, Path | None]:
                 refuse_while_trained(folder, old)
                 kept, lost = _copy_whole(old, new)
                 new.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
-            aside = _free_name(path)
+            names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in range(10_000))
+            aside = next(name for name in names if not name.exists())
             aside.hardlink_to(path)
             for log in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
                 if log.exists():  # it would be played onto the new file
@@ -56,15 +57,10 @@ def refuse_while_trained(folder: Path, connection: sqlite3.Connection) -> None:
         raise FedGAError(f"{str(folder)!r} is being trained in: stop that first, nothing is lost by it")
 
 
-def _free_name(path: Path) -> Path:
-    names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in range(10_000))
-    return next(name for name in names if not name.exists())
-
-
 def _copy_whole(old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
     digests = Digests(old, whole=False)
     found = {row[0]: dict(zip(RUN_ROW, row, strict=True)) for row in readable_rows(old, RUNS_QUERY, "key")}
-    whole = {key: contents for key, run in found.items() if (contents := _contents(old, digests, run)) is not None}
+    whole = {key: contents for key, run in found.items() if (contents := _contents(digests, run)) is not None}
     groups = {row[0]: row for row in readable_rows(old, "SELECT id, round, checkpoint FROM groups", "id")}
     kept = [key for key in whole if _may_stay(found[key], found, whole, groups)]
     with transaction(new):
@@ -99,12 +95,12 @@ def _may_stay(run: dict[str, Any], found: dict[int, Any], whole: dict[int, Any],
     return group in groups and all(key in whole for key in company)
 
 
-def _contents(old: sqlite3.Connection, digests: Digests, run: dict[str, Any]) -> tuple[Any, ...] | None:
+def _contents(digests: Digests, run: dict[str, Any]) -> tuple[Any, ...] | None:
     """Rows of built-in metrics, of others, and of clients of a run, if all of them are as they were written."""
     key, run_id = run["key"], run["run_id"]
     try:
         digests.check_run(tuple(run.values()))
-        return *metrics.checked_rows(old, digests, key, run_id), digests.read_client_rounds(old, key, run_id)
+        return *metrics.checked_rows(digests, key, run_id), digests.read_client_rounds(key, run_id)
     except _UNREADABLE:
         return None
 

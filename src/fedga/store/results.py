@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import json
 import math
+import operator
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -66,14 +67,10 @@ def _order(run: Run) -> tuple[Any, ...]:
 
 def telling_fields(runs: list[Run]) -> tuple[str, ...]:
     """The settings beyond the fixed columns that are needed to tell two of these runs apart."""
-    alike: dict[tuple[Any, ...], list[RunSpec]] = {}
-    for run in runs:
-        alike.setdefault(tuple(getattr(run.spec, name) for name in IDENTITY), []).append(run.spec)
-    return tuple(
-        name
-        for name in _OTHER_FIELDS
-        if any(len({getattr(spec, name) for spec in specs}) > 1 for specs in alike.values() if len(specs) > 1)
-    )
+    named = operator.attrgetter(*IDENTITY)
+    first: dict[tuple[Any, ...], RunSpec] = {}
+    pairs = [(run.spec, first.setdefault(named(run.spec), run.spec)) for run in runs]
+    return tuple(name for name in _OTHER_FIELDS if any(getattr(a, name) != getattr(b, name) for a, b in pairs))
 
 
 def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] | None = None) -> ResultTable:
@@ -88,7 +85,7 @@ def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] | No
     names = [name for group in groups for name in GROUPS[group]] + own
 
     def of_run(run: Run) -> Iterator[tuple[Any, ...]]:
-        measured = read_metrics(connection, digests, run.key, run.run_id, groups)
+        measured = read_metrics(digests, run.key, run.run_id, groups)
         head = tuple(text(getattr(run.spec, name)) for name in IDENTITY)
         tail = tuple(text(_plain(getattr(run.spec, name))) for name in further)
         numbers = zip(measured.rounds.tolist(), *map(measured.cells, names), strict=True)
@@ -151,7 +148,7 @@ class ResultsReader:
             check_structure(self.folder, connection)
             digests, runs = Digests(connection), read_runs(connection)
             for run in runs:
-                read_metrics(connection, digests, run.key, run.run_id)
+                read_metrics(digests, run.key, run.run_id)
         for run in runs:
             self.client_rounds(run.run_id)
         self.partitions()
@@ -178,7 +175,7 @@ class ResultsReader:
             key = connection.execute("SELECT key FROM runs NOT INDEXED WHERE run_id = ?", (run_id,)).fetchone()
             if key is None:
                 return []
-            rows = Digests(connection).read_client_rounds(connection, key[0], run_id)
+            rows = Digests(connection).read_client_rounds(key[0], run_id)
         with self._unpacking(f"an evaluation of the clients of run {run_id}"):
             return [ClientRound.unpack(run_id, at, packed) for at, packed in rows]
 
@@ -186,7 +183,7 @@ class ResultsReader:
         """One summary per run, in the order of the results table."""
         with reading(self.folder) as connection:
             digests, runs = Digests(connection), read_runs(connection)
-            return [_summary(run, read_metrics(connection, digests, run.key, run.run_id)) for run in runs]
+            return [_summary(run, read_metrics(digests, run.key, run.run_id)) for run in runs]
 
     def partitions(self) -> list[Partition]:
         """What `keep_partitions` was given; nothing in a folder of an earlier version."""

@@ -6,14 +6,12 @@ is free for the next one. ``commit`` makes rows and checkpoint visible in one tr
 the rounds and the checkpoint to go on from, never one without the other.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ _LOST = "lost"  # no checkpoint has this name: its runs start again
 _UNFINISHED = "status IN ('pending', 'running')"
 
 
-class Store(ResultsReader):
+class Store(ResultsReader, AbstractContextManager["Store"]):
     """The results in one folder. Opening touches nothing; the first thing written makes the folder.
 
     >>> import tempfile
@@ -55,14 +53,12 @@ class Store(ResultsReader):
         super().__init__(folder)
         self.owner = Owner.this_process()
         self._lock = threading.RLock()  # the heartbeat thread uses the same connection
+        self._checkpoints = self.folder / "checkpoints"
         self._connection: sqlite3.Connection | None = None
         self._inode = 0  # of the file that is open
         self._held: set[int] = set()
         self._written: dict[int, Any] = {}  # rows of metrics that the file is known to have, by run
         self._heard: dict[int, tuple[tuple[str, float], float]] = {}  # last signs of others, and since when
-
-    def __enter__(self) -> Store:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -106,10 +102,9 @@ class Store(ResultsReader):
         return self._connection
 
     def _file_number(self) -> int:
-        try:
+        with suppress(FileNotFoundError):
             return (self.folder / FILE_NAME).stat().st_ino
-        except FileNotFoundError:
-            return -1
+        return -1
 
     # Runs
 
@@ -184,10 +179,11 @@ class Store(ResultsReader):
                 return False
             keys, digests = self._keys(connection, group_id), Digests(connection)
             for run_id in unfinished:
-                self._written[keys[run_id]] = checked_rows(connection, digests, keys[run_id], run_id)
+                self._written[keys[run_id]] = checked_rows(digests, keys[run_id], run_id)
             mine = (str(self.owner), time.time(), group_id)
             connection.execute("UPDATE groups SET owner = ?, heartbeat = ? WHERE id = ?", mine)
-            self._set_status(connection, group_id, "pending", "running")
+            query = "UPDATE runs SET status = 'running' WHERE group_id = ? AND status = 'pending'"
+            connection.execute(query, (group_id,))
         self._held.add(group_id)
         return True
 
@@ -206,11 +202,6 @@ class Store(ResultsReader):
         self._heard[group_id] = (owner, heartbeat), since
         return Owner.parse(owner).alive() is None and now - since > STALE_AFTER_S
 
-    @staticmethod
-    def _set_status(connection: sqlite3.Connection, group_id: int, before: str, now: str) -> None:
-        query = "UPDATE runs SET status = ? WHERE group_id = ? AND status = ?"
-        connection.execute(query, (now, group_id, before))
-
     def beat(self, group_id: int) -> None:
         """A sign of life for processes on other machines; from any thread, at least every two minutes."""
         with self._writing() as connection:
@@ -219,11 +210,10 @@ class Store(ResultsReader):
     def release(self, group_id: int) -> None:
         """Give the group back, finished or not."""
         with self._writing() as connection:
-            mine = connection.execute(
-                "UPDATE groups SET owner = NULL WHERE id = ? AND owner = ?", (group_id, str(self.owner))
-            ).rowcount
-            if mine:
-                self._set_status(connection, group_id, "running", "pending")
+            query = "UPDATE groups SET owner = NULL WHERE id = ? AND owner = ?"
+            if connection.execute(query, (group_id, str(self.owner))).rowcount:
+                query = "UPDATE runs SET status = 'pending' WHERE group_id = ? AND status = 'running'"
+                connection.execute(query, (group_id,))
         self._held.discard(group_id)
 
     @contextmanager
@@ -252,10 +242,8 @@ class Store(ResultsReader):
 
     def _touch(self, connection: sqlite3.Connection, group_id: int) -> None:
         """Refuse to go on with a group that another process has taken over meanwhile."""
-        mine = connection.execute(
-            "UPDATE groups SET heartbeat = ? WHERE id = ? AND owner = ?", (time.time(), group_id, str(self.owner))
-        ).rowcount
-        if not mine:
+        query = "UPDATE groups SET heartbeat = ? WHERE id = ? AND owner = ?"
+        if not connection.execute(query, (time.time(), group_id, str(self.owner))).rowcount:
             group = f"group {group_id} of {str(self.folder)!r}"
             raise FedGAError(f"another process has taken over {group}: leave it to that one")
 
@@ -320,10 +308,6 @@ class Store(ResultsReader):
     @staticmethod
     def _keys(connection: sqlite3.Connection, group_id: int) -> dict[str, int]:
         return dict(connection.execute("SELECT run_id, key FROM runs WHERE group_id = ?", (group_id,)))
-
-    @property
-    def _checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
 
     def _remove_unless_current(self, path: Path) -> None:
         """Asks the file itself, since a commit that failed or was killed late may have counted after all."""

@@ -32,6 +32,7 @@ from fedga.study.prepare import fitting_model
 
 FORMAT = "fedga-model-1"
 RECEIVED = "received."  # before the names of tensors that an algorithm's head needs beside the weights
+_NAMES = ("class_names", "feature_names")
 _MOST_AXES, _MOST_VALUES = 4, 1 << 28  # of a sample
 Columns = tuple[str | None, str | None]  # of labels and of clients
 
@@ -70,10 +71,9 @@ class SavedModel:
     def check_fits(self, data: Dataset, called: str) -> None:
         """Refuse data that the network cannot read; ``called`` is the name of its file."""
         if data.input_shape != self.input_shape or data.num_classes != len(self.class_names):
-            raise FedGAError(
-                f"{called} reads samples of shape {self.input_shape} in {len(self.class_names)} classes and "
-                f"{data.name} has {data.input_shape} in {data.num_classes}: give the data set it was trained for"
-            )
+            reads = f"{called} reads samples of shape {self.input_shape} in {len(self.class_names)} classes"
+            there = f"{data.name} has {data.input_shape} in {data.num_classes}"
+            raise FedGAError(f"{reads} and {there}: give the data set it was trained for")
         if self.feature_names and data.feature_names and self.feature_names != data.feature_names:
             at = next(at for at, name in enumerate(self.feature_names) if name != data.feature_names[at])
             column = f"column {at + 1} of the features of {data.name} is {data.feature_names[at]!r}"
@@ -99,16 +99,9 @@ def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
 def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor]) -> None:
     """Write weights and description in one step: a reader never sees half a file."""
     pixels = InputScaling.of(dataset, spec.standardize)
-    description = {
-        "format": FORMAT,
-        "spec": spec.to_json(),
-        "input_shape": json.dumps(dataset.input_shape),
-        "class_names": json.dumps(dataset.class_names),
-        "feature_names": json.dumps(dataset.feature_names),
-        "fingerprint": dataset.fingerprint,
-        "pixel_scale": json.dumps(pixels.scale.tolist()),
-        "pixel_shift": json.dumps(pixels.shift.tolist()),
-    }
+    description = {"format": FORMAT, "spec": spec.to_json(), "fingerprint": dataset.fingerprint}
+    description |= {name: json.dumps(getattr(dataset, name)) for name in ("input_shape", *_NAMES)}
+    description |= {f"pixel_{name}": json.dumps(getattr(pixels, name).tolist()) for name in ("scale", "shift")}
     write_whole(path, seal(weights, description))
     write_whole(path.with_suffix(".json"), json.dumps(json.loads(spec.to_json()), indent=2) + "\n")
 
@@ -160,14 +153,10 @@ def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         scale, shift = (torch.tensor(_listed(metadata, f"pixel_{name}", float)) for name in ("scale", "shift"))
         if not scale.shape == shift.shape == (shape[0],) or not (scale.isfinite() & shift.isfinite()).all():
             raise ValueError("its scaling of samples does not fit their shape")
-        return {
-            "spec": RunSpec.from_json(metadata["spec"]),
-            "pixels": InputScaling(scale, shift),
-            "input_shape": shape,
-            "class_names": _listed(metadata, "class_names", str),
-            "feature_names": _listed(metadata, "feature_names", str),
-            "fingerprint": metadata["fingerprint"],
-        }
+        spec, fingerprint = RunSpec.from_json(metadata["spec"]), metadata["fingerprint"]
+        names = {name: _listed(metadata, name, str) for name in _NAMES}
+        pixels = InputScaling(scale, shift)
+        return {"spec": spec, "pixels": pixels, "input_shape": shape, "fingerprint": fingerprint, **names}
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else one_line(error)
         sentence = f"{path} describes its run in a way this version cannot read ({reason})"

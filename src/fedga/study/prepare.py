@@ -1,9 +1,9 @@
 """From specs to lanes: data loaded and dealt out once for all runs, names checked before anything runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,9 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def dealt_out(dataset: Dataset, spec: RunSpec) -> Federation:
-    """The clients of a run."""
+def dealt_out(dataset: Dataset, spec: RunSpec, deal: Callable[..., Federation] = make_federation) -> Federation:
     options = {name: getattr(spec, name) for name in ("clients", "seed", "alpha", "classes_per_client")}
-    return make_federation(dataset, spec.partition, **options)
+    return deal(dataset, spec.partition, **options)
 
 
 class Preparation:
@@ -68,9 +67,8 @@ class Preparation:
     def __init__(
         self, specs: Sequence[RunSpec], data_dir: Path | None = None, progress: Progress | None = None
     ) -> None:
-        self._data_dir, self._progress = data_dir, progress
-        self._datasets: dict[tuple[Any, ...], Dataset] = {}
-        self._federations: dict[tuple[Any, ...], Federation] = {}
+        self._load = cache(partial(load_dataset, data_dir=data_dir, progress=progress))
+        self._deal = cache(make_federation)
         if specs:
             _ = self.metrics  # tried before anything runs
         for spec in specs:
@@ -80,7 +78,11 @@ class Preparation:
             make_server(spec.server)
             read_availability(spec.availability)
         for spec in {(s.dataset, s.model, s.norm): s for s in specs}.values():
-            self._check_model(spec)
+            # A network that does not fit the data, or the engine, is refused now, not in the middle of a sweep.
+            dataset = self.dataset(spec)
+            network = fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
+            if own_model(spec.model):
+                StackedModel(network).check(dataset.input_shape)
         for spec in specs:
             self.federation(spec)
 
@@ -90,19 +92,10 @@ class Preparation:
         return own_metrics()
 
     def dataset(self, spec: RunSpec) -> Dataset:
-        key = (spec.dataset, spec.label_column, spec.client_column)
-        if key not in self._datasets:
-            columns: dict[str, Any] = {"label_column": spec.label_column, "client_column": spec.client_column}
-            found = load_dataset(spec.dataset, data_dir=self._data_dir, progress=self._progress, **columns)
-            self._datasets[key] = found
-        return self._datasets[key]
+        return self._load(spec.dataset, label_column=spec.label_column, client_column=spec.client_column)
 
     def federation(self, spec: RunSpec) -> Federation:
-        dataset = self.dataset(spec)
-        key = (id(dataset), spec.partition, spec.clients, spec.seed, spec.alpha, spec.classes_per_client)
-        if key not in self._federations:
-            self._federations[key] = dealt_out(dataset, spec)
-        return self._federations[key]
+        return dealt_out(self.dataset(spec), spec, self._deal)
 
     def fit_active(self, specs: Sequence[RunSpec], chosen: bool) -> list[RunSpec]:
         """The specs with no more active clients than their data bring; an error where the user ``chose`` the number."""
@@ -110,10 +103,8 @@ class Preparation:
         for spec in specs:
             clients = self.federation(spec).num_clients
             if spec.active > clients and chosen:
-                too_many = (
-                    f"--active {spec.active} is more than the {clients} clients that --partition {spec.partition}"
-                )
-                raise FedGAError(f"{too_many} gives: use --active {clients} or fewer")
+                there = f"the {clients} clients that --partition {spec.partition} gives"
+                raise FedGAError(f"--active {spec.active} is more than {there}: use --active {clients} or fewer")
             fitted.append(replace(spec, active=min(spec.active, clients)))
         return fitted
 
@@ -151,36 +142,23 @@ class Preparation:
         algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
         return Lane(spec, self.federation(spec), algorithm, model, self.metrics)
 
-    def _check_model(self, spec: RunSpec) -> None:
-        """Refuse a network that does not fit the data, or the engine, now, not in the middle of a sweep."""
-        dataset = self.dataset(spec)
-        network = fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
-        if own_model(spec.model):
-            StackedModel(network).check(dataset.input_shape)
-
 
 def _never_measured(dataset: Dataset, name: str) -> Iterator[str]:
     counts = np.bincount(dataset.test_targets, minlength=dataset.num_classes)
     if unseen := [label for label, count in zip(dataset.class_names, counts, strict=True) if not count]:
-        yield (
-            f"the test split of {name} has no sample of class {listed(unseen)}, so nothing is measured of it: add "
-            "samples (every fifth of a class is held out), or a column split that says train or test"
-        )
+        cure = "add samples (every fifth of a class is held out), or a column split that says train or test"
+        yield f"the test split of {name} has no sample of class {listed(unseen)}, so nothing is measured of it: {cure}"
 
 
 def _unused(federation: Federation, spec: RunSpec, name: str) -> Iterator[str]:
     """What the data say, or hold, and this way of dealing them out leaves aside."""
     if spec.partition == "natural":
         return
-    used, there_are, clients = (
-        int(federation.sizes.sum()),
-        len(federation.dataset.train_targets),
-        federation.num_clients,
-    )
+    used, there_are = int(federation.sizes.sum()), len(federation.dataset.train_targets)
     if federation.dataset.train_clients is not None:
         anew = f"{name} says whose sample each one is, and --partition {spec.partition} deals them out anew"
         yield f"{anew}: give --partition natural to leave them where they are"
-    if used < FEW_SAMPLES * clients:
+    if used < FEW_SAMPLES * (clients := federation.num_clients):
         few = f"{clients} clients hold {used:,} of the {there_are:,} training samples of {name}"
         yield f"{few}, {used / clients:.1f} each: give fewer --clients"
 
@@ -193,10 +171,8 @@ def _unlike_columns(dataset: Dataset, name: str) -> Iterator[str]:
     usual, sizes = np.sqrt(np.square(inputs, dtype=np.float64).mean(0)), np.abs(inputs).max(0)
     if ((usual > 0) & ((usual < SMALL_VALUE) | (usual > LARGE_VALUE))).any():
         between = f"between {sizes[sizes > 0].min():,.4g} and {sizes.max():,.4g}"
-        yield (
-            f"the largest values in the columns of {name} lie {between}, and the network may learn little or nothing "
-            "from such columns as they are: give --standardize true"
-        )
+        little = "the network may learn little or nothing from such columns as they are: give --standardize true"
+        yield f"the largest values in the columns of {name} lie {between}, and {little}"
 
 
 def fitting_model(

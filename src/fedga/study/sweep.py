@@ -1,12 +1,11 @@
 """Runs all runs of a command: stacked in groups, committed as they go, continued where an earlier process stopped."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from fedga.algorithms import ALGORITHMS
 from fedga.common.sealed import DamagedError, is_whole
+from fedga.data import Dataset
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
 from fedga.engine.evaluation.metrics import ClientRecord
@@ -69,7 +69,7 @@ class Trainer(Protocol):
 
     def run_round(self) -> list[LaneRound]: ...
 
-    def without(self, ended: set[int]) -> Trainer | None: ...
+    def without(self, ended: set[int]) -> Self | None: ...
 
 
 class Provider(Protocol):
@@ -93,8 +93,6 @@ class ExecutionConfig:
 
 @dataclass
 class _Unsaved:
-    """Rows since the last commit."""
-
     metrics: list[RoundMetrics] = field(default_factory=list)
     clients: list[ClientRound] = field(default_factory=list)
     finished: dict[str, str] = field(default_factory=dict)
@@ -129,10 +127,11 @@ def run_sweep(
         _say_lost_models(store, runs, observer.noticed)
     by_id = {run.run_id: run.spec for run in runs}
     with profile.span(DATA):
-        stacked = _stack([run.spec for run in runs if not run.finished], preparation, device, execution)
+        together = execution.together or (LANES_ON_CPU if device.type == "cpu" else LANES_ON_CUDA)
+        stacked = _stack([run.spec for run in runs if not run.finished], preparation, together)
     with profile.span(STORE):
         store.create_groups(stacked)
-    data: dict[int, DeviceData] = {}
+    on_device = cache(partial(DeviceData, device=device))
     waiting = False
     while groups := store.pending_groups(set(by_id)):
         worked = False
@@ -143,7 +142,7 @@ def run_sweep(
                 if mine:
                     current = store.group(group.id)
                     everyone = by_id | _trained_along(store, current, by_id)
-                    _GroupRun(current, everyone, store, preparation, device, data, observer, profile, execution).run()
+                    _GroupRun(current, everyone, store, preparation, on_device, observer, profile, execution).run()
                     worked = True
         if not worked:
             if not waiting:
@@ -164,10 +163,9 @@ def _trained_along(store: Store, group: Group, asked: dict[str, RunSpec]) -> dic
     for setting, built_in in (("model", MODELS), ("algorithm_name", ALGORITHMS), ("dataset", SOURCES)):
         known = {*built_in, *(getattr(spec, setting) for spec in asked.values())}
         if strange := {getattr(spec, setting) for spec in others.values()} - known:
-            raise FedGAError(
-                f"the runs asked for were begun in {str(store.folder)!r} together with one of {quoted(strange.pop())}, "
-                "which is none of fedga's own: name it in the command too, or give another --out"
-            )
+            along = f"together with one of {quoted(strange.pop())}, which is none of fedga's own"
+            cure = "name it in the command too, or give another --out"
+            raise FedGAError(f"the runs asked for were begun in {str(store.folder)!r} {along}: {cure}")
     return others
 
 
@@ -183,15 +181,11 @@ def _say_lost_models(store: Store, runs: Sequence[Run], noticed: Callable[[str],
         noticed(f"and {len(lost) - _MOST_SAID} more models are missing or damaged")
 
 
-def _stack(
-    specs: Sequence[RunSpec], preparation: Provider, device: torch.device, execution: ExecutionConfig
-) -> list[list[str]]:
-    """Groups of runs to train together."""
+def _stack(specs: Sequence[RunSpec], preparation: Provider, size: int) -> list[list[str]]:
     alike: dict[object, list[Lane]] = {}
     for spec in specs:
         lane = preparation.lane(spec)
         alike.setdefault(stacking_key(lane), []).append(lane)
-    size = execution.together or (LANES_ON_CPU if device.type == "cpu" else LANES_ON_CUDA)
     groups: list[list[str]] = []
     for lanes in alike.values():
         ordered = [lane.run.run_id for lane in in_engine_order(lanes)]
@@ -208,14 +202,12 @@ class _GroupRun:
         specs: dict[str, RunSpec],
         store: Store,
         preparation: Provider,
-        device: torch.device,
-        data: dict[int, DeviceData],
+        on_device: Callable[[Dataset], DeviceData],
         observer: Observer,
         profile: Profile,
         execution: ExecutionConfig,
     ) -> None:
-        self.group, self.store, self.preparation, self.observer = group, store, preparation, observer
-        self.profile = profile
+        self.group, self.store, self.observer, self.profile = group, store, observer, profile
         self.commit_every_s = COMMIT_EVERY_S if execution.commit_every_s is None else execution.commit_every_s
         with profile.span(DATA):
             lanes = [preparation.lane(specs[run_id]) for run_id in store.unfinished(group.id)]
@@ -225,16 +217,9 @@ class _GroupRun:
             in_stack = list(states)
             lanes.sort(key=lambda lane: in_stack.index(lane.run.run_id))
         with profile.span(DATA):
-            dataset = lanes[0].federation.dataset
-            if id(dataset) not in data:
-                data[id(dataset)] = DeviceData(dataset, device)
-        self.engine: Trainer | None = execution.trainer(
-            lanes,
-            data[id(dataset)],
-            round_number=group.round if states else 0,
-            states=list(states.values()) or None,
-            profile=profile,
-        )
+            data = on_device(lanes[0].federation.dataset)
+        number, begin = (group.round, list(states.values())) if states else (0, None)
+        self.engine: Trainer | None = execution.trainer(lanes, data, round_number=number, states=begin, profile=profile)
         self.unsaved = _Unsaved()
 
     def _last_states(self, group: Group, lanes: Sequence[Lane], execution: ExecutionConfig) -> dict[str, LaneState]:
@@ -283,7 +268,9 @@ class _GroupRun:
             if result.metrics is not None:
                 self.unsaved.metrics.append(RoundMetrics(run_id, result.round, values=result.metrics))
             if result.clients:
-                self.unsaved.clients.append(ClientRound(run_id, result.round, _arrays(result.clients)))
+                names = [each.name for each in fields(ClientRecord)]
+                arrays = {name: np.array([getattr(each, name) for each in result.clients]) for name in names}
+                self.unsaved.clients.append(ClientRound(run_id, result.round, arrays))
             if result.diverged:
                 self.unsaved.finished[run_id] = "diverged"
                 self.unsaved.notes[run_id] = f"the loss was no longer finite in round {result.round}"
@@ -325,8 +312,3 @@ class _GroupRun:
 
         rows, ends = (unsaved.metrics, unsaved.clients), (unsaved.finished, unsaved.notes)
         self.store.commit(self.group.id, round_number, *rows, checkpoint, *ends)
-
-
-def _arrays(records: Sequence[ClientRecord]) -> dict[str, np.ndarray]:
-    names = ("client", "class_counts", "accuracy_before", "accuracy_after", "ea_before", "ea_after")
-    return {name: np.array([getattr(record, name) for record in records]) for name in names}

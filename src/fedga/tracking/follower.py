@@ -107,7 +107,7 @@ class Follower:
     def _new_rounds(self, run: Run) -> list[RoundMetrics]:
         """The rounds that were not handed on yet, with the metrics that were measured and that the service lacks."""
         with snapshot(self.results):
-            measured = read_metrics(self.results, Digests(self.results), run.key, run.run_id)
+            measured = read_metrics(Digests(self.results), run.key, run.run_id)
         held, rounds = self.held[run.run_id], []
         columns = {name: measured.cells(name) for name in measured.values}
         for place, at in enumerate(measured.rounds.tolist()):

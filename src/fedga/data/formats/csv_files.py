@@ -36,7 +36,6 @@ class CsvStart:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns, without blanks around them."""
         reader = csv.reader([self.header.decode().rstrip("\r")], delimiter=self.delimiter, skipinitialspace=True)
         return [name.strip() for name in next(cells_of(self.path, reader), [])]
 
@@ -81,33 +80,25 @@ def csv_table(path: Path) -> Any:
     """The whole file as a pyarrow table; pyarrow infers the types of its columns."""
     arrow_csv = optional("pyarrow.csv", "pyarrow", "reading CSV files")
     size, start = require_regular(path).st_size, csv_start(path)
-    _check_memory(path, size, start)
+    # By the cells that the first lines have; texts take about what they take in the file.
+    delimiter, sample = start.delimiter.encode(), start.rows or start.header
+    cells = size * (sample.count(delimiter) + sample.count(b"\n") + 1) // len(sample)
+    columns = start.header.count(delimiter) + 1
+    needed = max(size, cells * _BYTES_PER_CELL) + columns * _BYTES_PER_COLUMN
+    what = f"{path}, of {size / 1e6:,.0f} MB in {columns:,} columns,"
+    require_memory(needed, what, "give fewer rows or columns, or use a machine with more memory")
     block = min(max(_BLOCK, _LINES_PER_BLOCK * len(start.header)), _LARGEST_BLOCK)
+    parse = arrow_csv.ParseOptions(delimiter=start.delimiter)
+    convert = arrow_csv.ConvertOptions(decimal_point=start.decimal_point)
     while True:
         try:
-            return arrow_csv.read_csv(
-                path,
-                read_options=arrow_csv.ReadOptions(block_size=min(block, size + 1)),
-                parse_options=arrow_csv.ParseOptions(delimiter=start.delimiter),
-                convert_options=arrow_csv.ConvertOptions(decimal_point=start.decimal_point),
-            )
+            return arrow_csv.read_csv(path, arrow_csv.ReadOptions(block_size=min(block, size + 1)), parse, convert)
         except ValueError as error:
             if not _LINE_TOO_LONG.search(str(error)):
                 raise
         if block >= LONGEST_LINE:
             raise long_line(path)
         block = min(8 * block, LONGEST_LINE)
-
-
-def _check_memory(path: Path, size: int, start: CsvStart) -> None:
-    """By the cells that the first lines have; texts take about what they take in the file."""
-    delimiter = start.delimiter.encode()
-    sample = start.rows or start.header
-    cells = size * (sample.count(delimiter) + sample.count(b"\n") + 1) // len(sample)
-    columns = start.header.count(delimiter) + 1
-    needed = max(size, cells * _BYTES_PER_CELL) + columns * _BYTES_PER_COLUMN
-    what = f"{path}, of {size / 1e6:,.0f} MB in {columns:,} columns,"
-    require_memory(needed, what, "give fewer rows or columns, or use a machine with more memory")
 
 
 def cells_of(path: Path, reader: Iterator[list[str]]) -> Iterator[list[str]]:

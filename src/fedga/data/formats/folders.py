@@ -1,7 +1,7 @@
 """Folders of pictures: one sub-folder per class, and Tiny-ImageNet's own arrangement."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,7 @@ class Listing:
     labels: tuple[str, ...]
 
     def read(self, channels: int | None, progress: Progress | None) -> Samples:
-        def encoded() -> Iterator[tuple[str, bytes]]:
-            return ((str(path), read_whole(path, "a picture")) for path in self.files)
-
+        encoded = ((str(path), read_whole(path, "a picture")) for path in self.files)
         what = f"decoding {self.where}"
         inputs = decode(encoded, len(self.files), channels=channels, progress=progress, what=what)
         return Samples(inputs, np.array(self.labels, dtype=str), self.where)
@@ -40,8 +38,6 @@ def _listing(where: Path, pictures: Mapping[str, Sequence[Path]]) -> Listing:
 
 @dataclass(frozen=True)
 class PictureFolder:
-    """A whole data set of picture files."""
-
     train: Listing
     test: Listing | None
     class_names: tuple[str, ...] = ()
@@ -64,11 +60,9 @@ def image_folder(root: Path) -> PictureFolder:
     folders = {path.name.lower(): path for path in _subfolders(root)}
     train = next((folders[name] for name in _TRAIN if name in folders), None)
     test = next((folders[name] for name in _TEST if name in folders), None)
-    if train is None and test is None:
-        return PictureFolder(_by_class(root), None)
-    if train is None:
-        raise FedGAError(f"{root} has the folder {test.name if test else ''} but no folder train: add {root / 'train'}")
-    return PictureFolder(_by_class(train), _by_class(test) if test else None)
+    if test and not train:
+        raise FedGAError(f"{root} has the folder {test.name} but no folder train: add {root / 'train'}")
+    return PictureFolder(_by_class(train or root), _by_class(test) if test else None)
 
 
 def _by_class(root: Path) -> Listing:

@@ -7,7 +7,7 @@ pool of threads was measured to be slower (60,000 MNIST pictures: 1.6 s with one
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ _SMALLER = "shrink the pictures to the size that the model is to see, or give fe
 
 
 def decode(
-    pictures: Callable[[], Iterable[tuple[str, bytes]]],
+    pictures: Iterable[tuple[str, bytes]],
     count: int,
     *,
     channels: int | None = None,
@@ -35,12 +35,11 @@ def decode(
 ) -> np.ndarray:
     """Decode ``count`` pictures, given as (name, bytes), to ``uint8 [count, channels, height, width]``.
 
-    ``channels=None`` takes 1 if all are grey and 3 otherwise; grey pictures among coloured ones are repeated. The
-    argument is a function since a coloured picture behind grey ones means starting again.
+    ``channels=None`` takes 1 if all are grey and 3 otherwise; grey pictures among coloured ones are repeated.
     """
     pillow = optional("PIL.Image", "pillow", "reading pictures")
     out = np.empty((0, channels or 1, 0, 0), dtype=np.uint8)
-    expected, first, done = channels, "", 0
+    first, done = "", 0
 
     def other_size(name: str, size: tuple[int, int]) -> FedGAError:
         sizes = f"{size[0]}x{size[1]} pixels while {first} is {out.shape[3]}x{out.shape[2]}"
@@ -53,32 +52,31 @@ def decode(
     with warnings.catch_warnings():
         # What a picture needs is compared with the memory there is, which a fixed number of pixels says nothing about.
         warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
-        for name, data in pictures():
+        for name, data in pictures:
             if done == count:
                 raise other_number(f"more than {count}")
             picture = _opened(pillow, name, data)
-            found = _channels(name, picture.mode)
-            expected = expected or found
-            if channels is None and found > expected:
-                return decode(pictures, count, channels=3, progress=progress, what=what)
-            pixels = math.prod(picture.size)
-            if done == 0:
-                size = f"{count:,} pictures of {picture.size[0]:,}x{picture.size[1]:,} pixels,"
-                needed = (count * expected + _BYTES_PER_PIXEL) * pixels
-                require_memory(needed, f"{name} and the others, {size}", _SMALLER)
-            elif pixels != math.prod(out.shape[2:]):  # loading may turn it by a quarter, no more
+            depth = max(out.shape[1], _channels(name, picture.mode))
+            depth, pixels = channels or depth, math.prod(picture.size)
+            if done and pixels != math.prod(out.shape[2:]):  # loading may turn it by a quarter, no more
                 raise other_size(name, picture.size)
+            if done == 0 or depth > out.shape[1]:
+                size = f"{count:,} pictures of {picture.size[0]:,}x{picture.size[1]:,} pixels,"
+                needed = (count * depth + _BYTES_PER_PIXEL) * pixels
+                require_memory(needed, f"{first or name} and the others, {size}", _SMALLER)
             with reading(name, "a picture"):
                 picture.load()
-            mode = "L" if expected == 1 else "RGB"
+            mode = "L" if depth == 1 else "RGB"
             if picture.mode != mode:
                 picture = picture.convert(mode)
             width, height = picture.size
             if done == 0:
-                out, first = np.empty((count, expected, height, width), dtype=np.uint8), name
+                out, first = np.empty((count, depth, height, width), dtype=np.uint8), name
             elif (height, width) != out.shape[2:]:
                 raise other_size(name, picture.size)
-            values = np.frombuffer(picture.tobytes(), dtype=np.uint8).reshape(height, width, expected)
+            elif depth > out.shape[1]:  # a coloured picture behind grey ones
+                out = out.repeat(depth, axis=1)
+            values = np.frombuffer(picture.tobytes(), dtype=np.uint8).reshape(height, width, depth)
             out[done] = values.transpose(2, 0, 1)
             done += 1
             if progress is not None and (done % _REPORT_EVERY == 0 or done == count):

@@ -25,8 +25,6 @@ _BYTES_PER_NAME = 100  # of a text in Python's memory, and its place in a list
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """What an array is said to be."""
-
     shape: tuple[int, ...]
     by_column: bool
     dtype: np.dtype[Any]
@@ -51,7 +49,10 @@ class NpzFile:
             file = self._archive.open(member)
         with file:
             with reading(self.path, _WHAT):
-                header = _read_header(file)
+                old = npy.read_magic(file) == (1, 0)
+                header = ArrayHeader(*(npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(file))
+                if any(length < 0 for length in header.shape):
+                    raise ValueError(f"an array of shape {header.shape}")
             where, promised = f"array {quoted(name)} of {self.path}", file.tell() + header.bytes
             if header.dtype.hasobject:
                 danger = "holds pickled Python objects, which are not read since they may run code"
@@ -62,7 +63,6 @@ class NpzFile:
             yield header, file
 
     def load(self, name: str) -> np.ndarray:
-        """A whole array."""
         with self.stream(name) as (header, _):
             require_memory(header.bytes, f"array {quoted(name)} of {self.path}", FEWER_SAMPLES)
         with reading(self.path, _WHAT), self._archive.open(name + _SUFFIX) as file:
@@ -73,8 +73,7 @@ class NpzFile:
         with self.stream(name) as (header, _):
             needed = math.prod(header.shape) * _BYTES_PER_NAME
             require_memory(needed, f"array {quoted(name)} of {self.path}", "name every class once in it")
-        values: list[Any] = self.load(name).reshape(-1).tolist()
-        return values
+        return list(self.load(name).reshape(-1).tolist())
 
 
 @contextmanager
@@ -94,15 +93,6 @@ def unpack_npz(packed: bytes) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         file = NpzFile(Path("the packed arrays"), archive)
         return {name: file.load(name) for name in file.names}
-
-
-def _read_header(file: IO[bytes]) -> ArrayHeader:
-    version = npy.read_magic(file)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    header = ArrayHeader(*read(file))
-    if any(length < 0 for length in header.shape):
-        raise ValueError(f"an array of shape {header.shape}")
-    return header
 
 
 _INPUTS = ("x", "images", "image", "inputs", "data", "features")

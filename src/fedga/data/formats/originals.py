@@ -16,7 +16,6 @@ from fedga.common.memory import require_memory
 from fedga.data.assemble import Parts, Samples
 from fedga.data.formats.files import optional, read_whole, reading
 from fedga.errors import FedGAError
-from fedga.spec.catalog import Source
 
 _IDX_TYPE_UINT8 = 8
 _GZIP = b"\x1f\x8b"
@@ -25,16 +24,17 @@ _MOST_UNPACKED = 1 << 29  # bytes, about three times what either CIFAR has
 _TOO_LARGE = "replace it by an intact copy if it should be smaller, or use a machine with more memory"
 
 
-def read_idx(source: Source, files: Sequence[Path]) -> Parts:
+def read_idx(files: Sequence[Path]) -> Parts:
     """MNIST's format: training images, training labels, test images, test labels."""
-    arrays = [read_idx_array(path, dimensions) for path, dimensions in zip(files, (3, 1, 3, 1), strict=True)]
-    splits = []
-    for i in (0, 2):
-        if len(arrays[i]) != len(arrays[i + 1]):
-            labels = f"{files[i + 1]} has {len(arrays[i + 1])} labels"
-            raise FedGAError(f"{files[i]} has {len(arrays[i])} pictures but {labels}: replace both by intact copies")
-        splits.append(Samples(arrays[i][:, None], arrays[i + 1], str(files[i])))
-    return Parts(splits[0], splits[1], source.class_names)
+    return Parts(_idx_split(*files[:2]), _idx_split(*files[2:]))
+
+
+def _idx_split(pictures: Path, labels: Path) -> Samples:
+    inputs, targets = read_idx_array(pictures, 3), read_idx_array(labels, 1)
+    if len(inputs) != len(targets):
+        there = f"{pictures} has {len(inputs)} pictures but {labels} has {len(targets)} labels"
+        raise FedGAError(f"{there}: replace both by intact copies")
+    return Samples(inputs[:, None], targets, str(pictures))
 
 
 def read_idx_array(path: Path, dimensions: int) -> np.ndarray:
@@ -69,13 +69,13 @@ def _fill(values: np.ndarray, stream: BinaryIO) -> int:
     return done
 
 
-def read_cifar(source: Source, where: Path, train: Sequence[str], test: str, label_key: bytes) -> Parts:
+def read_cifar(where: Path, train: Sequence[str], test: str, label_key: bytes) -> Parts:
     """CIFAR's pickled batches, in their folder or still in the ``.tar.gz``."""
     batches = _members(where, [*train, test])
     loaded = [_cifar_batch(where, name, data, label_key) for name, data in batches]
     pictures = np.concatenate([pictures for pictures, _ in loaded[:-1]])
     labels = np.concatenate([labels for _, labels in loaded[:-1]])
-    return Parts(Samples(pictures, labels, str(where)), Samples(*loaded[-1], str(where)), source.class_names)
+    return Parts(Samples(pictures, labels, str(where)), Samples(*loaded[-1], str(where)))
 
 
 def _members(where: Path, names: Sequence[str]) -> list[tuple[str, bytes]]:
@@ -137,9 +137,9 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode(encoding if encoding in ("latin1", "latin-1", "utf-8") else "latin1")
 
 
-def read_svhn(source: Source, train: Path, test: Path) -> Parts:
+def read_svhn(train: Path, test: Path) -> Parts:
     """SVHN's MATLAB files, where the digit 0 is labelled 10."""
-    return Parts(_svhn_split(train), _svhn_split(test), source.class_names)
+    return Parts(_svhn_split(train), _svhn_split(test))
 
 
 def _svhn_split(path: Path) -> Samples:

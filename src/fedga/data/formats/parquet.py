@@ -1,5 +1,6 @@
 """Parquet files, whole or in shards, of pictures (the Hugging Face layout) or of plain columns."""
 
+import itertools
 import json
 import math
 import re
@@ -33,26 +34,22 @@ class ParquetFiles:
         self.paths = tuple(paths)
         self._parquet = optional("pyarrow.parquet", "pyarrow", _PURPOSE)
         self._arrow = optional("pyarrow", "pyarrow", _PURPOSE)
-        schemas = []
+        self.schema: Any = None
         self.rows = 0
         for path in self.paths:
             with reading(path, _WHAT), self._file(path) as file:
-                schemas.append(file.schema_arrow)
                 self.rows += file.metadata.num_rows
-        self.schema = schemas[0]
-        for path, schema in zip(self.paths, schemas, strict=True):
+                schema = file.schema_arrow
+            self.schema = schema if self.schema is None else self.schema
             if schema.names != self.schema.names:
                 raise FedGAError(f"{path} has other columns than {self.paths[0]}: shards must have the same columns")
         self.pictures = tuple(field.name for field in self.schema if _holds_pictures(self._arrow, field.type))
+        self.where = str(self.paths[0]) + (f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else "")
 
     def _file(self, path: Path, texts: Iterable[str] = ()) -> Any:
         """An open file; columns of ``texts`` come as the different texts and which of them each row has."""
         require_regular(path)
         return self._parquet.ParquetFile(path, read_dictionary=list(texts))
-
-    @property
-    def where(self) -> str:
-        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
 
     def columns(self, names: Sequence[str]) -> Any:
         """A pyarrow Table of the named columns, none of which is nested; a text of many rows stays written once."""
@@ -66,8 +63,7 @@ class ParquetFiles:
             return self._arrow.concat_tables(tables, promote_options="permissive")
 
     def _check_memory(self, names: Sequence[str], texts: Set[str]) -> None:
-        widths = [_TEXT_INDEX if name in texts else _width(self.schema.field(name).type) for name in names]
-        needed = self.rows * (sum(widths) + BYTES_PER_LABEL)
+        needed = self.rows * (sum(_width(self.schema.field(name).type) for name in names) + BYTES_PER_LABEL)
         for path in self.paths:
             with reading(path, _WHAT), self._file(path) as file:
                 needed += sum(chunk.total_uncompressed_size for chunk in _chunks(file, texts))
@@ -85,24 +81,22 @@ class ParquetFiles:
     def decode(self, column: str, *, channels: int | None, progress: Progress | None) -> np.ndarray:
         """The pictures of a column, ``uint8 [rows, channels, height, width]``."""
         what = f"decoding {self.paths[0].name}"
-        return decode(lambda: self._encoded(column), self.rows, channels=channels, progress=progress, what=what)
+        return decode(self._encoded(column), self.rows, channels=channels, progress=progress, what=what)
 
     def _encoded(self, column: str) -> Iterator[tuple[str, bytes]]:
         for path in self.paths:
-            row = 0
+            rows = itertools.count()
             with reading(path, _WHAT):
                 file = self._file(path)
                 rows_at_once = _rows_at_once(file, column)
             with file:
                 batches = file.iter_batches(batch_size=rows_at_once, columns=[column])
                 for batch in guarded(path, _WHAT, batches):
-                    blobs, names = _bytes_and_names(self._arrow, batch.column(0))
-                    for offset, blob in enumerate(blobs):
-                        name = f"row {row + offset} of {path}" + (f" ({names[offset]})" if names[offset] else "")
+                    for blob, called, row in zip(*_bytes_and_names(self._arrow, batch.column(0)), rows, strict=False):
+                        name = f"row {row} of {path}" + (f" ({called})" if called else "")
                         if blob is None:
                             raise FedGAError(f"{name} has no picture bytes: store the pictures inside the Parquet file")
                         yield name, blob
-                    row += len(blobs)
 
 
 def in_order(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -144,7 +138,7 @@ def is_text(arrow: Any, kind: Any) -> bool:
 
 
 def _width(kind: Any) -> int:
-    """Bytes of a value in memory."""
+    """Bytes of a value in memory, of a text those of its place among the different ones."""
     try:
         return math.ceil(kind.bit_width / 8)
     except ValueError:  # of no fixed width

@@ -1,14 +1,12 @@
 """Tables with a label in one column: numbers become features, a column of picture bytes becomes pictures."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,8 +30,6 @@ _NAMED_COLUMNS = 50  # an error lists this many
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What the caller says about the columns."""
-
     label_column: str | None = None
     client_column: str | None = None
     channels: int | None = None
@@ -54,7 +50,7 @@ class _Columns:
         """Of the columns of the table: it would look through all names of a wide one for each."""
         return {name: place for place, name in enumerate(self.table.column_names)}
 
-    def with_values(self, labels: Mapping[str, str], features: Sequence[str]) -> _Columns:
+    def with_values(self, labels: Mapping[str, str], features: Sequence[str]) -> Self:
         """With the columns of ``labels``, which say what each of them is, and those of ``features``."""
         if self.files is None:
             return self
@@ -84,7 +80,6 @@ def _types() -> Any:
 
 
 def read_csv(path: Path, options: TableOptions) -> Parts:
-    """A CSV file with a header."""
     types = _types()
     with reading(path, "a CSV table"):
         table = csv_table(path)
@@ -131,14 +126,16 @@ def _parts(train: _Columns, test: _Columns | None, options: TableOptions) -> Par
         return Parts(whole, _samples(test, label, None, features, options), names)
     if split_column is None:
         return Parts(whole, None, names)
-    split = _split(train, split_column)
+    split = np.char.lower(_values(train, split_column, "split").astype(str))
+    if odd := sorted(set(split) - {"train", "test"}):
+        held = f"column {split_column!r} of {train.where} holds {quoted(odd[0])}"
+        raise FedGAError(f"{held}: write train or test in every row")
     return Parts(whole.take(split == "train"), whole.take(split == "test"), names)
 
 
 def check_column_names(where: str, names: Sequence[str]) -> None:
     """Refuse two columns of one name, and a name that is none."""
-    longest = max(map(len, names), default=0)
-    if longest > LONGEST_NAME:
+    if (longest := max(map(len, names), default=0)) > LONGEST_NAME:
         raise FedGAError(f"{where} has a column whose name has {longest:,} characters: use at most {LONGEST_NAME:,}")
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise FedGAError(f"{where} has several columns named {twice[0]!r}: rename all but one")
@@ -206,17 +203,14 @@ def _texts(columns: _Columns, name: str, kind: str, column: Any) -> np.ndarray:
     compute = optional("pyarrow.compute", "pyarrow", "reading tables")
     if not _types().is_dictionary(column.type):
         column = column.dictionary_encode()
-    [*chunks] = column.unify_dictionaries().chunks
-    if not chunks:
-        return np.array([], dtype=str)
-    longest = compute.max(compute.utf8_length(chunks[0].dictionary)).as_py() or 0
+    column = column.combine_chunks()
+    longest = compute.max(compute.utf8_length(column.dictionary)).as_py() or 0
     if longest > LONGEST_NAME:
         problem = f"has a text of {longest:,} characters, where a {kind} has at most {LONGEST_NAME:,}"
         raise FedGAError(f"column {name!r} of {columns.where} {problem}: correct it, or name another column")
-    needed = (len(column) + len(chunks[0].dictionary)) * 4 * longest
+    needed = (len(column) + len(column.dictionary)) * 4 * longest
     require_memory(needed, f"column {name!r} of {columns.where}", f"write shorter names, as each {kind}'s number")
-    different = np.char.strip(np.array(chunks[0].dictionary.to_pylist(), dtype=str))
-    texts = different[np.concatenate([chunk.indices.to_numpy() for chunk in chunks])]
+    texts = np.char.strip(np.array(column.dictionary.to_pylist(), dtype=str))[column.indices.to_numpy()]
     if missing := int(np.isin(texts, _MISSING).sum()) if kind == "label" else 0:
         raise FedGAError(f"column {name!r} of {columns.where} is empty or NA in {missing} rows: label or remove them")
     return texts
@@ -277,10 +271,3 @@ def _not_numbers(column: Any) -> str:
     named = "text" if "string" in kind else "dates" if kind.startswith(("date", "timestamp")) else kind
     cure = "encode it as numbers (one column per category, say), remove it, or name it as the client column"
     return f"holds {named} such as {quoted((odd or list(rows))[0])}, not numbers: {cure}"
-
-
-def _split(columns: _Columns, name: str) -> np.ndarray:
-    values = np.char.lower(_values(columns, name, "split").astype(str))
-    if odd := sorted(set(values) - {"train", "test"}):
-        raise FedGAError(f"column {name!r} of {columns.where} holds {quoted(odd[0])}: write train or test in every row")
-    return values

@@ -39,14 +39,9 @@ _REMEDIES = {  # for clients without a sample
 _NAMED_CLIENTS = 8  # an error lists this many clients by name
 
 
-def own_partitions(*, installed: bool = True) -> dict[str, plugins.Plugin]:
-    """The user's own partitions by name, of her project file and of installed packages; their code is not run."""
-    return plugins.parts("partitions", PARTITIONS, installed=installed)
-
-
 def find_partition(name: str) -> tuple[type[Partition], plugins.Plugin | None]:
     """The rule of that name, and where it is defined if it is the user's own; such code is run for it."""
-    mine = own_partitions(installed=name not in PARTITIONS)
+    mine = plugins.parts("partitions", PARTITIONS, installed=name not in PARTITIONS)
     if name in PARTITIONS:
         return PARTITIONS[name], None
     if name not in mine:
@@ -98,7 +93,11 @@ def make_federation(
     found = rule().assign(inputs) if own is None else _checked(own, own.call(lambda: rule().assign(inputs)), inputs)
     assert isinstance(found, Assignment)
     setting = f"{partition!r}" + (f" with alpha={concentration:g}" if rule.needs_alpha else "")
-    _check_nobody_empty(found.sizes, f"{setting} of {dataset.name!r}", _REMEDIES.get(partition))
+    if len(empty := np.flatnonzero(found.sizes == 0)):
+        named = listed(empty.tolist(), _NAMED_CLIENTS)
+        who = f"client {named} is" if len(empty) == 1 else f"{len(empty)} of {clients} clients ({named}) are"
+        remedy = _REMEDIES.get(partition, "use fewer clients, or a data set with more samples of its rarest class")
+        raise FedGAError(f"{who} left without samples by partition {setting} of {dataset.name!r}: {remedy}")
     offsets = np.concatenate([[0], np.cumsum(found.sizes)])
     return Federation(dataset, found.indices.astype(np.int64), offsets.astype(np.int64))
 
@@ -142,12 +141,3 @@ def _check_clients(dataset: Dataset, clients: int | None) -> int:
     if clients > samples:
         raise FedGAError(f"{clients} clients cannot share {samples} training samples: use at most {samples} clients")
     return int(clients)
-
-
-def _check_nobody_empty(sizes: np.ndarray, setting: str, remedy: str | None) -> None:
-    empty = np.flatnonzero(sizes == 0)
-    if len(empty):
-        named = listed(empty.tolist(), _NAMED_CLIENTS)
-        who = f"client {named} is" if len(empty) == 1 else f"{len(empty)} of {len(sizes)} clients ({named}) are"
-        remedy = remedy or "use fewer clients, or a data set with more samples of its rarest class"
-        raise FedGAError(f"{who} left without samples by partition {setting}: {remedy}")

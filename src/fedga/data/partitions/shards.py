@@ -8,13 +8,12 @@ from fedga.errors import FedGAError
 
 class Shards(Partition):
     def assign(self, inputs: PartitionInputs) -> Assignment:
-        samples, shape = len(inputs.targets), (inputs.clients, inputs.classes_per_client)
-        shards = inputs.clients * inputs.classes_per_client
-        if shards > samples:
-            cut = f"{shape[0]} clients x {shape[1]} shards"
-            cure = "use fewer clients or fewer classes_per_client"
-            raise FedGAError(f"{samples} training samples cannot be cut into {cut}: {cure}")
-        lengths = even_sizes(samples, shards)
+        samples, clients, each = len(inputs.targets), inputs.clients, inputs.classes_per_client
+        if clients * each > samples:
+            cut = f"{samples} training samples cannot be cut into {clients} clients x {each} shards"
+            raise FedGAError(f"{cut}: use fewer clients or fewer classes_per_client")
+        lengths = even_sizes(samples, clients * each)
         starts = np.cumsum(lengths) - lengths
-        lists, order = shuffled_by_class(inputs), inputs.generator.permutation(shards)
-        return Assignment(gather(lists, starts[order], lengths[order]), lengths[order].reshape(shape).sum(axis=1))
+        lists, order = shuffled_by_class(inputs), inputs.generator.permutation(clients * each)
+        sizes = lengths[order].reshape(clients, each).sum(axis=1)
+        return Assignment(gather(lists, starts[order], lengths[order]), sizes)
