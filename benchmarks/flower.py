@@ -129,7 +129,7 @@ class Contender:
 
     def _run(self, app: Path) -> None:
         with superlink(self.folder / "flower", ["--insecure", "--simulation"], self.folder / "log") as link:
-            outcome = link.run(app, None, RESOURCES)
+            outcome = link.run(app, lambda line: None, RESOURCES)
         self.said = f"{outcome.status} {outcome.details}"
 
     def round(self, number: int) -> float:

@@ -138,8 +138,11 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, targets = np.unique(y, return_inverse=True)
         self.site_names_, sites = _numbered_sites(groups, y)
         self.scaler_ = StandardScaler().fit(rows) if self.standardize else None
-        inputs = self._inputs(rows)
-        federation = self._federation(inputs, targets.astype(np.int64), sites)
+        inputs, targets = self._inputs(rows), targets.astype(np.int64)
+        # The training rows stand in for a test split: sites can score their own, and none have to be given up.
+        dataset = Dataset("table", inputs, targets, inputs, targets, tuple(map(str, self.classes_)))
+        sizes = np.bincount(sites, minlength=len(self.site_names_))
+        federation = Federation(dataset, np.argsort(sites, kind="stable"), np.concatenate([[0], np.cumsum(sizes)]))
         self.class_counts_ = federation.class_counts
         self.site_history_: list[dict[str, Any]] = []
         result = self._train(federation)
@@ -173,12 +176,6 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
             cure = "give it another unit, or leave standardize=True"
             raise FedGAError(f"column {column} of X has values that float32 cannot hold: {cure}")
         return inputs
-
-    def _federation(self, inputs: np.ndarray, targets: np.ndarray, sites: np.ndarray) -> Federation:
-        # The training rows stand in for a test split: sites can score their own, and none have to be given up.
-        dataset = Dataset("table", inputs, targets, inputs, targets, tuple(map(str, self.classes_)))
-        sizes = np.bincount(sites, minlength=len(self.site_names_))
-        return Federation(dataset, np.argsort(sites, kind="stable"), np.concatenate([[0], np.cumsum(sizes)]))
 
     def _train(self, federation: Federation) -> RunResult:
         active, seed = federation.num_clients if self.active is None else self.active, self.random_state

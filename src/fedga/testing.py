@@ -49,7 +49,7 @@ def check_algorithm(algorithm: str | Algorithm | type[Algorithm]) -> list[str]:
         "what it sends, and what a client keeps, is what it declares",
     ]
     with _float64():
-        trial = _Trial(made, f"algorithm {name}")
+        trial = _Trial(made, f"algorithm {name}", make_federation(make_dataset(), SIZES))
         done += trial.train_everywhere()
         return [*done, "note: it trains exactly as fedavg does"] if trial.is_fedavg() else done
 
@@ -63,25 +63,16 @@ def check_model(model: str | type[nn.Module], input_shape: tuple[int, ...] = (1,
     name = model if isinstance(model, str) else f"{model.__module__}:{model.__qualname__}"
     fitting_model(name, input_shape, CLASSES)
     with _float64():
-        trial = _Trial(make_algorithm("fedavg"), f"model {name}", name, input_shape, SIZES_FOR_MODELS)
-        return trial.train_everywhere()
+        federation = make_federation(make_dataset(input_shape, CLASSES), SIZES_FOR_MODELS)
+        return _Trial(make_algorithm("fedavg"), f"model {name}", federation, name).train_everywhere()
 
 
 class _Trial:
     """Small runs of one algorithm and one network, the one that is checked and the other one of ours."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        name: str,
-        model: str = "mlp",
-        shape: tuple[int, ...] = (1, 8, 8),
-        sizes: Sequence[int] = SIZES,
-    ) -> None:
+    def __init__(self, algorithm: Algorithm, name: str, federation: Federation, model: str = "mlp") -> None:
         self.name, self.model = name, model
-        dataset = make_dataset(shape, CLASSES)
-        federation = make_federation(dataset, sizes)
-        self.data = DeviceData(dataset, _CPU, torch.float64)
+        self.data = DeviceData(federation.dataset, _CPU, torch.float64)
         self.lane = self._lane(algorithm, federation)
         self.beside = [self._lane(algorithm, federation, seed=1), self._lane(make_algorithm("fedavg"), federation)]
 

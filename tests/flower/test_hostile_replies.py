@@ -67,7 +67,7 @@ class Trio:
         self.said: list[str] = []
         self.grid = Loopback(self.answer, [{"site": name} for name in SITES])  # type: ignore[arg-type]
         self.exchange = Exchange(self.grid)
-        self.roster = Roster(3, SITES, ConfigRecord({"classes": list(CLASSES)}), self.said.append)
+        self.roster = Roster(3, SITES, CLASSES, self.said.append)
         for client in range(3):
             self.roster.nodes[client], self.roster.identities[client] = self.grid.node(client), Identity(client)
         self.roster.began = True
@@ -183,7 +183,7 @@ def test_an_introduction(case: Malformed) -> None:
     said: list[str] = []
     grid = Loopback(introduce, [{"site": name} for name in SITES])  # type: ignore[arg-type]
     grid.names = {grid.node(place): name for place, name in enumerate(SITES)}
-    roster = Roster(3, SITES, ConfigRecord({"classes": list(CLASSES)}), said.append)
+    roster = Roster(3, SITES, CLASSES, said.append)
     roster.form = Form((64,), pictures=True)
     roster.refresh(Exchange(grid))
     assert set(roster.nodes) == {1, 2}

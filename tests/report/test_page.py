@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedga.cli.commands.report import report
+from fedga.cli.commands.inspect import report
 from fedga.drawing.style import algorithm_color
 from fedga.errors import FedGAError
 from fedga.report.documents import Cell, Picture, Section, Table

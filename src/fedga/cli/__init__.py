@@ -4,7 +4,7 @@ import errno
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any, NoReturn
 
@@ -50,19 +50,17 @@ def _common(
 @cache
 def _program() -> Any:
     """The commands, which live in modules of their own, loaded once."""
-    from fedga.cli.commands import data, diagnose, flower, inspect, new, paper, report, run, tune
+    from fedga.cli.commands import data, diagnose, flower, inspect, new, paper, run, tune
 
-    commands: dict[str, Callable[..., None]] = {
-        **{"run": run.command, "paper": paper.paper, "tune": tune.tune, "report": report.report},
-        **{"results": inspect.results, "archive": inspect.archive, "unpack": inspect.unpack},
-        **{"repair": inspect.repair, "evaluate": inspect.evaluate_model, "diagnose": diagnose.diagnose},
-        "algorithms": inspect.algorithms,
-    }
-    for name, function in commands.items():
-        app.command(name)(function)
-    app.add_typer(new.app, name="new")
-    app.add_typer(data.app, name="data")
-    app.add_typer(flower.app, name="flower")
+    app.command("run")(run.command)
+    for function in (paper.paper, tune.tune, inspect.report, inspect.results, inspect.archive, inspect.unpack):
+        app.command()(function)
+    app.command()(inspect.repair)
+    app.command("evaluate")(inspect.evaluate_model)
+    app.command()(diagnose.diagnose)
+    app.command()(inspect.algorithms)
+    for name, group in {"new": new, "data": data, "flower": flower}.items():
+        app.add_typer(group.app, name=name)
     return get_command(app)
 
 
@@ -92,7 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     traceback = "--traceback" in given or bool(os.environ.get("FEDGA_TRACEBACK"))
     given = [argument for argument in given if argument != "--traceback"]
-    _write_what_can_be_written()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # as α on some Windows consoles: a "?" is better than a lost result
+            stream.reconfigure(errors="replace")
     watch_loading()
     try:
         code = _invoke(given)
@@ -169,10 +169,3 @@ def _stop_at_once() -> NoReturn:
     finally:
         if threading.active_count() > 1:
             os._exit(130)
-
-
-def _write_what_can_be_written() -> None:
-    """Where a stream cannot show a letter, as α on some Windows consoles, a "?" is better than a lost result."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")

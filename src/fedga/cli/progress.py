@@ -9,16 +9,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich import progress as bars
+from rich.console import RenderableType
 from rich.text import Text
 
 from fedga.cli.console import err, say
@@ -58,7 +50,7 @@ class StopRequest:
                 signal.signal(number, handler)
 
 
-class _TwoLines(Progress):
+class _TwoLines(bars.Progress):
     """The bar, and below it how accurate every algorithm is: side by side they would not fit a usual terminal."""
 
     def get_renderables(self) -> Iterator[RenderableType]:
@@ -71,15 +63,13 @@ class _TwoLines(Progress):
 class SweepProgress:
     """Turns what a sweep reports into a bar; on a plain stream, into a line now and then."""
 
-    def __init__(
-        self, specs: Sequence[RunSpec], axes: Sequence[str], finished: int, stop: StopRequest, console: Console = err
-    ) -> None:
-        self.console, self.stop = console, stop
+    def __init__(self, specs: Sequence[RunSpec], axes: Sequence[str], finished: int, stop: StopRequest) -> None:
+        self.stop = stop
         self.wanted = {spec.run_id for spec in specs}
         self.axes = [name for name in axes if name not in ("algorithm", "seed")]
         self.total = sum(spec.rounds for spec in specs)
-        self.bar = _bar(console, TextColumn("rounds"), TimeRemainingColumn(), kind=_TwoLines)
-        self.task: TaskID = self.bar.add_task("training", total=self.total, completed=finished, accuracy="")
+        self.bar = _bar(bars.TextColumn("rounds"), bars.TimeRemainingColumn(), kind=_TwoLines)
+        self.task: bars.TaskID = self.bar.add_task("training", total=self.total, completed=finished, accuracy="")
         self.done, self.logged = finished, time.monotonic()
         self.latest: dict[str, tuple[str, float]] = {}
 
@@ -109,7 +99,7 @@ class SweepProgress:
                 name = ", ".join([spec.algorithm, *settings, f"seed {spec.seed}"])
                 say(f"{name} diverged in round {result.round}: it ends here, and the table will say so")
         self.bar.update(self.task, completed=self.done, accuracy=self._accuracies())
-        if not self.console.is_terminal and time.monotonic() - self.logged > LOG_EVERY_S:
+        if not err.is_terminal and time.monotonic() - self.logged > LOG_EVERY_S:
             self.logged = time.monotonic()
             say(f"{self.done} of {self.total} rounds; accuracy {self._accuracies() or 'not measured yet'}")
 
@@ -121,18 +111,18 @@ class SweepProgress:
         return "  ".join(f"{label} {sum(values) / len(values):.3f}" for label, values in by_label.items())
 
 
-def _bar(console: Console, *further: ProgressColumn, kind: type[Progress] = Progress) -> Progress:
+def _bar(*further: bars.ProgressColumn, kind: type[bars.Progress] = bars.Progress) -> bars.Progress:
     """A bar that shows names as they are, brackets and colons too."""
-    name = TextColumn("{task.description}", style="bold", markup=False)
-    columns = (name, BarColumn(bar_width=24), MofNCompleteColumn(), *further)
-    return kind(*columns, console=console, transient=True, disable=not console.is_terminal)
+    name = bars.TextColumn("{task.description}", style="bold", markup=False)
+    columns = (name, bars.BarColumn(bar_width=24), bars.MofNCompleteColumn(), *further)
+    return kind(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
 @contextmanager
-def decoding(console: Console = err) -> Iterator[Callable[[str, int, int], None]]:
+def decoding() -> Iterator[Callable[[str, int, int], None]]:
     """A bar for each file of pictures that is decoded for the first time."""
-    with _bar(console) as bar:
-        tasks: dict[str, TaskID] = {}
+    with _bar() as bar:
+        tasks: dict[str, bars.TaskID] = {}
 
         def show(what: str, done: int, total: int) -> None:
             if what not in tasks:

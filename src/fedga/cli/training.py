@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedga.cli.checks import check_data_dir, check_data_variable
 from fedga.cli.console import err, fail, say
+from fedga.cli.progress import StopRequest, SweepProgress, decoding
+from fedga.cli.usage import check_data_dir, check_data_variable
 from fedga.errors import FedGAError, unknown_name
 from fedga.spec.grid import Provenance
 from fedga.spec.kinds import Number
@@ -31,9 +32,9 @@ ENGINES = ("built-in", "flower")
 THREADS = Number(whole=True, least=1, largest=4096)  # each has a copy of the network
 
 
-def own_option(flag: str, text: str, metavar: str | None = None) -> Any:
-    """An option of the program itself: it changes no number, and takes one value."""
-    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel="Program")
+def own_option(flag: str, text: str, metavar: str | None = None, panel: str | None = "Program") -> Any:
+    """An option that takes one value; those of the panel "Program" change no number."""
+    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=panel)
 
 
 DataDir = Annotated[Path | None, own_option("--data-dir", "Folder with data files, else FEDGA_DATA.")]
@@ -102,7 +103,6 @@ def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = 
 
     import torch
 
-    from fedga.cli.progress import decoding
     from fedga.engine.profile import DATA, NO_PROFILE, Stopwatch
     from fedga.study.prepare import Preparation, choose_device
 
@@ -121,44 +121,38 @@ def train(
     prepared: Prepared, folder: Path, program: Program, *, axes: Sequence[str], provenance: Sequence[Provenance] = ()
 ) -> None:
     """Train what the folder does not have yet, with a bar; Ctrl-C ends the program after the round it is in."""
-    from fedga.cli.progress import StopRequest, SweepProgress
     from fedga.report.tables import settings_table
     from fedga.store.store import Store
     from fedga.study.sweep import Interrupted, run_sweep
 
-    specs, on_flower = prepared.specs, program.on_flower
+    specs, preparation, device, on_flower = prepared.specs, prepared.preparation, prepared.device, program.on_flower
     if is_archive(folder):
         raise FedGAError(f"{str(folder)!r} is an archive of results, for reports only: give another --out to train")
     with Store(folder) as store, StopRequest().listening() as stop:
-        runs = store.register(specs, prepared.preparation.fingerprints(specs), axes)  # refuses before anything is said
+        runs = store.register(specs, preparation.fingerprints(specs), axes)  # refuses before anything is said
         if provenance:
             err.print(settings_table(provenance, width=err.width))
         finished = [run for run in runs if run.finished]
         already = f", {'which has' if len(specs) == 1 else f'{len(finished)} of them'} finished already"
-        where = f"Flower, {prepared.device}" if on_flower else str(prepared.device)
+        where = f"Flower, {device}" if on_flower else str(device)
         count = f"{len(specs)} run{'s' * (len(specs) != 1)}"
         say(f"{count} on {where}{already if finished else ''}; results go to {folder}")
-        for hint in prepared.preparation.hints(specs):
+        for hint in preparation.hints(specs):
             say(hint)
         shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in finished), stop)
         common: dict[str, Any] = {"axes": axes, "observer": shown.observer()}
         try:
             with tracking(program.trackers, folder, say), _profiling(prepared.watch, folder), shown.bar:
                 if on_flower:
-                    _train_on_flower(prepared, folder, program.data_dir, **common)
+                    from fedga.flower.simulation import run_on_flower
+
+                    clients = max(preparation.federation(spec).num_clients for spec in specs)
+                    say(f"starting Flower's simulation engine with {clients} clients, which takes some 20 seconds")
+                    run_on_flower(specs, folder, clients, data_dir=program.data_dir, device=device, **common)
                 else:
-                    preparation, watch = prepared.preparation, prepared.watch
-                    run_sweep(specs, store, prepared.device, preparation=preparation, profile=watch, **common)
+                    run_sweep(specs, store, device, preparation=preparation, profile=prepared.watch, **common)
         except Interrupted:
             fail(f"stopped; everything so far is in {folder}, and the same command continues", code=130)
-
-
-def _train_on_flower(prepared: Prepared, folder: Path, data_dir: Path | None, **common: Any) -> None:
-    from fedga.flower.simulation import run_on_flower
-
-    clients = max(prepared.preparation.federation(spec).num_clients for spec in prepared.specs)
-    say(f"starting Flower's simulation engine with {clients} clients, which takes some 20 seconds")
-    run_on_flower(prepared.specs, folder, clients, data_dir=data_dir, device=prepared.device, **common)
 
 
 @contextmanager

@@ -1,12 +1,15 @@
-"""Arguments as they were typed: other spellings, what is given twice or empty, and mistakes in one sentence."""
+"""Arguments as they were typed: spellings, what is given twice or empty or is no folder, mistakes in one sentence."""
 
 import difflib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from fedga.errors import FedGAError
+from fedga.errors import FedGAError, quoted
+from fedga.spec.catalog import find_source
 
 # Of its parser's errors typer names this one in public. Its base class is what every misuse of the command line raises,
 # whether typer brings the parser along, as it does now, or takes it from the package click, as it did.
@@ -25,7 +28,12 @@ _SWITCHES = ("--standardize", "--centralize")
 def checked_arguments(arguments: Sequence[str], program: Any) -> list[str]:
     """The arguments in the spelling of their command; what is given twice or is empty is refused."""
     spelled = _with_bare_switches(_own_spelling(arguments, program))
-    _refuse_repeated(spelled)
+    options = [argument.partition("=")[0] for argument in spelled if argument.startswith("--")]
+    for option in options:  # the parser would keep the last of two and say nothing
+        if f"--no-{option[2:]}" in options:
+            raise FedGAError(f"{option} and --no-{option[2:]} are both given: give one of them")
+        if options.count(option) > 1:
+            raise FedGAError(f"{option} is given twice: give it once, with a comma list such as {option} A,B")
     for before, argument in zip(("", *spelled), spelled, strict=False):
         if not argument and before != "--preset":  # which may be none; elsewhere it is an unset variable in a script
             what = f"the value of {before}" if before.startswith("--") else "an argument"
@@ -58,16 +66,6 @@ def _with_bare_switches(arguments: Sequence[str]) -> list[str]:
     return spelled
 
 
-def _refuse_repeated(arguments: Sequence[str]) -> None:
-    """The parser would keep the last of two and say nothing."""
-    options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    for option in options:
-        if f"--no-{option[2:]}" in options:
-            raise FedGAError(f"{option} and --no-{option[2:]} are both given: give one of them")
-        if options.count(option) > 1:
-            raise FedGAError(f"{option} is given twice: give it once, with a comma list such as {option} A,B")
-
-
 def usage_sentence(error: Exception) -> str:
     """The sentence for a `UsageError`; empty where the help text has been printed already."""
     context = getattr(error, "ctx", None)
@@ -82,3 +80,29 @@ def usage_sentence(error: Exception) -> str:
         return ""
     text = text[0].lower() + text[1:].rstrip(".")
     return f"{text} ({help_text})" if text.endswith("?") else f"{text}: {help_text}"
+
+
+def check_data_dir(folder: Path | None, where: str = "--data-dir") -> Path | None:
+    """The folder with the data files, if it is one; None where none was given.
+
+    >>> check_data_dir(Path("nowhere"))
+    Traceback (most recent call last):
+        ...
+    fedga.errors.FedGAError: the folder of --data-dir does not exist: 'nowhere'
+    """
+    if folder is None:
+        return None
+    folder = folder.expanduser()
+    if not folder.exists():
+        raise FedGAError(f"the folder of {where} does not exist: {quoted(folder, most=200)}")
+    if not folder.is_dir():
+        raise FedGAError(f"{where} {quoted(folder, most=200)} is a file: give the folder that it lies in")
+    return folder
+
+
+def check_data_variable(datasets: Iterable[str]) -> None:
+    """The folder of FEDGA_DATA, where one of these data sets is looked for in it: the digits come with scikit-learn."""
+    written = os.environ.get("FEDGA_DATA")
+    sources = [find_source(name) for name in datasets]
+    if written and any(source is not None and source.files for source in sources):
+        check_data_dir(Path(written), "the variable FEDGA_DATA")

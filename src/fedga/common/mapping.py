@@ -1,7 +1,7 @@
 """Why a plugin cannot be mapped over clients, and which of its lines is at fault."""
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,7 @@ class FirstChange(TorchFunctionMode):
         super().__init__()
         self.look, self.files, self.before, self.line = look, files, look(), ""
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = function(*args, **(kwargs or {}))
         if not self.line and self.look() != self.before:
             self.line = line_among(traceback.extract_stack(), self.files)

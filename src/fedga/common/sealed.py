@@ -35,8 +35,6 @@ class DamagedError(FedGAError):
 
 @dataclass(frozen=True)
 class Sealed:
-    """What a file holds."""
-
     tensors: dict[str, Tensor]
     metadata: dict[str, str]  # without the digest
     has_digest: bool  # False: of version 0.1, or of somebody else

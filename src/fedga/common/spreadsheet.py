@@ -20,5 +20,4 @@ def text_cell(value: Any) -> Any:
 
 
 def text_cells(row: Iterable[Any]) -> list[Any]:
-    """A row of a CSV export."""
     return [text_cell(value) for value in row]

@@ -27,10 +27,6 @@ def _mix_int(word: int) -> int:
     return word ^ (word >> _SHIFTS[-1])
 
 
-def _fold_int(key: int, counter: int) -> int:
-    return _mix_int(key ^ _mix_int((counter + _GOLDEN) & _WORD))
-
-
 def key(seed: int, purpose: str, *counters: int) -> int:
     """A signed 64-bit key for one draw.
 
@@ -39,7 +35,7 @@ def key(seed: int, purpose: str, *counters: int) -> int:
     """
     word = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
     for counter in (seed, *counters):
-        word = _fold_int(word, counter & _WORD)
+        word = _mix_int(word ^ _mix_int((counter + _GOLDEN) & _WORD))
     return _signed(word)
 
 

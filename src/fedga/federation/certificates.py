@@ -11,11 +11,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError
-from fedga.federation.keys import read_received, shown_digest, write_secret
+from fedga.federation.keys import read_received, write_secret
 
 AUTHORITY_DAYS = 3653
 SERVER_DAYS = 731
-RENEW_WITHIN_DAYS = 60
 _WANTED = "the ca.crt that the server's owner sent"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _ENCIPHERS = ("key_encipherment", "data_encipherment", "encipher_only", "decipher_only")
@@ -54,11 +53,6 @@ def read_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(content)
     except ValueError:
         raise FedGAError(f"{path} is not a certificate: give {_WANTED}") from None
-
-
-def fingerprint(path: Path) -> str:
-    """What two people can compare on the telephone."""
-    return shown_digest(read_certificate(path).fingerprint(hashes.SHA256()))
 
 
 def days_left(path: Path) -> int:

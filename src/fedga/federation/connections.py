@@ -62,11 +62,10 @@ class Connections:
     def __init__(self, refusals: Refusals) -> None:
         self.refusals = refusals
         self._strangers: dict[Peer, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
-        self._sites: defaultdict[str, dict[Peer, asyncio.Transport]] = defaultdict(dict)
-        self._site_of: dict[Peer, str] = {}
+        self._known: dict[Peer, tuple[asyncio.Transport, str]] = {}  # with the site, the oldest first
 
     def add(self, transport: asyncio.Transport) -> None:
-        if len(self._strangers) + len(self._site_of) >= IN_ALL:
+        if len(self._strangers) + len(self._known) >= IN_ALL:
             self.refusals.count(FULL)
             transport.abort()
             return
@@ -87,27 +86,23 @@ class Connections:
             return
         transport, timer = self._strangers.pop(peer)
         timer.cancel()
-        connections = self._sites[site]
-        connections[peer], self._site_of[peer] = transport, site
-        if len(connections) > OF_ONE_SITE:
-            oldest = next(iter(connections))
+        self._known[peer] = transport, site
+        of_site = [each for each, (_, whose) in self._known.items() if whose == site]
+        if len(of_site) > OF_ONE_SITE:
             self.refusals.count(CROWD, site)
-            self.cut(oldest)
-            self.remove(oldest)
+            self.cut(of_site[0])
+            self.remove(of_site[0])
 
     def cut(self, peer: Peer) -> None:
         """End a site's connection, whatever is still to be sent on it."""
-        if site := self._site_of.get(peer):
-            self._sites[site][peer].abort()
+        if found := self._known.get(peer):
+            found[0].abort()
 
     def remove(self, peer: Peer) -> None:
         """Forget a connection that has ended."""
         if found := self._strangers.pop(peer, None):
             found[1].cancel()
-        if site := self._site_of.pop(peer, None):
-            self._sites[site].pop(peer, None)
-            if not self._sites[site]:
-                del self._sites[site]
+        self._known.pop(peer, None)
 
 
 def peer_of(transport: asyncio.Transport) -> Peer:

@@ -5,23 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives import hashes
+
 from fedga.common.files import read_text, write_whole
 from fedga.errors import FedGAError, quoted
-from fedga.federation.certificates import (
-    RENEW_WITHIN_DAYS,
-    days_left,
-    fingerprint,
-    make_authority,
-    make_server_certificate,
-    read_certificate,
-)
-from fedga.federation.keys import PublicKey, check_secret, make_key_pair, read_public_key
+from fedga.federation.certificates import days_left, make_authority, make_server_certificate, read_certificate
+from fedga.federation.keys import PublicKey, check_secret, make_key_pair, read_public_key, shown_digest
 from fedga.federation.names import Address, check_site, parse_address
 from fedga.flower.app_template import write_app
 from fedga.flower.processes.words import Value, as_toml
 from fedga.spec.settings import SETTINGS
 
 LARGEST_REPLY = 256  # megabytes
+RENEW_WITHIN_DAYS = 60
 
 _TRAINING = ("algorithm", "model", "rounds", "local_epochs", "batch_size", "lr", "server", "standardize", "seed")
 _BEFORE, _DURING = {"wait-for-sites": 600, "min-sites": 0}, {"round-timeout": 3600, "min-replies": 0}
@@ -35,7 +31,8 @@ class _Folder:
         self.settings, self.authority, self.home = path / settings, path / "ca.crt", path / "flower"
 
     def fingerprint(self) -> str:
-        return fingerprint(self.authority)
+        """What two people can compare on the telephone."""
+        return shown_digest(read_certificate(self.authority).fingerprint(hashes.SHA256()))
 
     def _text(self, key: str) -> str:
         return str(_value(self.settings, _read(self.settings, self._made_by), key))
@@ -54,9 +51,6 @@ class ServerFolder(_Folder):
         self.database = self.home / "federation.db"  # where Flower remembers nodes, and so their numbers
         self.registered = self.home / "registered"  # copies of the keys that the database knows
 
-    def exists(self) -> bool:
-        return self.settings.exists()
-
     def address(self) -> Address:
         """Where the sites reach the server."""
         return parse_address(self._text("address"), f"address in {self.settings}:")
@@ -73,7 +67,6 @@ class ServerFolder(_Folder):
         return int(found * 1e6)
 
     def config(self) -> Mapping[str, Any]:
-        """The settings of the app."""
         content: Any = _read(self.project, self._made_by)
         for key in ("tool", "flwr", "app", "config"):
             content = content.get(key, {})
@@ -85,7 +78,6 @@ class ServerFolder(_Folder):
         return [check_site(name.strip(), f"sites in {self.project}:") for name in names]
 
     def admitted_keys(self) -> dict[str, PublicKey]:
-        """The keys of the admitted sites, by site."""
         keys = [read_public_key(path) for path in sorted(self.admitted.glob("*.pub"))]
         return {key.site: key for key in keys}
 
@@ -123,7 +115,7 @@ def make_server(path: Path, address_text: str, asked: Mapping[str, Any]) -> Serv
     folder, address = ServerFolder(path), parse_address(address_text)
     _make_empty(path)
     make_authority(folder.authority_key, folder.authority, address.host)
-    _certify(folder, address)
+    make_server_certificate(address.host, folder.authority_key, folder.authority, folder.key, folder.certificate)
     folder.admitted.mkdir()
     description = "Federated learning with fedga between real sites"
     write_app(folder.app, path.name, description, _sections(folder, asked), _template("README.md"))
@@ -134,7 +126,6 @@ def make_server(path: Path, address_text: str, asked: Mapping[str, Any]) -> Serv
 
 
 def _sections(folder: ServerFolder, asked: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """All settings of the app, under their headings."""
     training = {name.replace("_", "-"): SETTINGS[name].default for name in _TRAINING}
     server = {"server-data": "", "out": str(folder.results.resolve()), "device": "auto"}
     groups = {
@@ -155,23 +146,18 @@ def renew_certificate(folder: ServerFolder) -> bool:
         return False
     if not folder.authority_key.exists():
         raise FedGAError(f"{folder.authority_key} is missing: restore it from a backup, or make a new folder")
-    _certify(folder, folder.address())
+    address = folder.address()
+    make_server_certificate(address.host, folder.authority_key, folder.authority, folder.key, folder.certificate)
     return True
-
-
-def _certify(folder: ServerFolder, address: Address) -> None:
-    authority = (folder.authority_key, folder.authority)
-    make_server_certificate(address.host, *authority, folder.key, folder.certificate)
 
 
 def admit_key(folder: ServerFolder, path: Path) -> tuple[PublicKey, bool]:
     """Let the site of a public key take part; the key, and whether it is new."""
     sites, key = folder.sites(), read_public_key(path)
     if key.site not in sites:
-        raise FedGAError(
-            f"{path} is the key of {quoted(key.site)}, which is no site of this federation ({', '.join(sites)}): ask "
-            f"the site to join under one of these names, or add it to sites in {folder.project}"
-        )
+        stranger = f"{quoted(key.site)}, which is no site of this federation ({', '.join(sites)})"
+        cure = f"ask the site to join under one of these names, or add it to sites in {folder.project}"
+        raise FedGAError(f"{path} is the key of {stranger}: {cure}")
     place, admitted = folder.admitted / f"{key.site}.pub", folder.admitted_keys()
     if same := next((other for other in admitted.values() if other.text == key.text), None):
         if same.site != key.site:

@@ -32,7 +32,6 @@ class PublicKey:
 
     @property
     def line(self) -> str:
-        """As it stands in a file."""
         return f"{self.text} {self.site}\n"
 
     @property
@@ -55,10 +54,8 @@ def read_public_key(path: Path) -> PublicKey:
     """The public key in a file a site has sent; anything else is refused, a private key above all."""
     content = read_received(path, _WANTED)
     if b"PRIVATE KEY" in content:
-        raise FedGAError(
-            f"{path} is a PRIVATE key and must never leave its site: delete this copy, and ask the site to run "
-            "fedga flower join in a new folder and to send the .pub file"
-        )
+        cure = "delete this copy, and ask the site to run fedga flower join in a new folder and to send the .pub file"
+        raise FedGAError(f"{path} is a PRIVATE key and must never leave its site: {cure}")
     try:
         key = serialization.load_ssh_public_key(content)
         [kind, _, *comment] = content.decode().split()

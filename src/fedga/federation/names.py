@@ -76,8 +76,7 @@ def parse_parties(sites: str | None, classes: str | None) -> dict[str, str]:
         names = split_names(classes, "--classes", least=2)
         for name in names:
             if len(name) > LONGEST_CLASS or not name.isprintable():
-                raise FedGAError(
-                    f"--classes: {quoted(name)} is not a name for a class: write {LONGEST_CLASS} letters at most"
-                )
+                cure = f"write {LONGEST_CLASS} letters at most"
+                raise FedGAError(f"--classes: {quoted(name)} is not a name for a class: {cure}")
         parties["classes"] = ",".join(names)
     return parties

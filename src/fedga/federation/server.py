@@ -39,7 +39,7 @@ def run_server(folder: ServerFolder, insecure: bool, port: int | None, say: Say)
         with admissions, _gate(folder, link, listener, insecure, say):
             say(f"the server is ready at {address} for {', '.join(folder.sites())}")
             output = OutputFilter(say, say_errors=False)
-            outcome = link.run(folder.app, on_line=output.feed)
+            outcome = link.run(folder.app, output.feed)
     if not outcome.completed:
         how = outcome.status.rpartition(":")[2]
         details = "" if outcome.details in ("", "N/A") else f" ({outcome.details})"

@@ -7,7 +7,6 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from typing import IO
 
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError, quoted
@@ -42,10 +41,8 @@ def run_site(folder: SiteFolder, insecure: bool, say: Say) -> None:
             arguments += ["--auth-supernode-private-key", str(folder.key().resolve())]
         while True:
             _reach(folder, insecure, say)
-            node = _Node(folder, say)
-            node.run(group, arguments)
-            if not node.refused:
-                say(node.ending())
+            if ending := _live(folder, group, arguments, say):
+                say(ending)
                 refused_since, was_connected = None, True
             elif refused_since is None:
                 refused_since = time.monotonic()
@@ -56,68 +53,50 @@ def run_site(folder: SiteFolder, insecure: bool, say: Say) -> None:
                     f"keeps a former connection of this site; trying for {REFUSED_FOR_S:.0f} s"
                 )
             elif time.monotonic() - refused_since >= REFUSED_FOR_S:
-                raise FedGAError(
-                    "the server does not know this site's key: its owner has to run fedga flower admit with "
-                    f"{folder.public_key().name}, the file {folder.public_key()} here"
-                )
+                key = f"{folder.public_key().name}, the file {folder.public_key()} here"
+                cure = f"its owner has to run fedga flower admit with {key}"
+                raise FedGAError(f"the server does not know this site's key: {cure}")
             time.sleep(_TRY_EVERY_S)
 
 
-class _Node:
-    """One life of Flower's node."""
+def _live(folder: SiteFolder, group: ProcessGroup, arguments: list[str], say: Say) -> str:
+    """One life of Flower's node, which the server let in: what ended it; empty where the server rejected its key."""
+    process, output = group.start("flower-supernode", *arguments, "--port", str(free_port())), OutputFilter(say)
+    lines: deque[str] = deque(maxlen=_LINES_KEPT)
 
-    def __init__(self, folder: SiteFolder, say: Say) -> None:
-        self._folder, self._say = folder, say
-        self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
-        self._active = False
-        self._code = 0
-
-    def run(self, group: ProcessGroup, arguments: list[str]) -> None:
-        """From its start to its end."""
-        process = group.start("flower-supernode", *arguments, "--port", str(free_port()))
+    def listen() -> None:
         assert process.stdout is not None
-        reader = threading.Thread(target=self._listen, args=(process.stdout,), daemon=True)
-        reader.start()
-        self._code = process.wait()  # its children end when they see it gone, and only then does the last line come
-        reader.join(timeout=5)
-
-    def _listen(self, lines: IO[str]) -> None:
-        output = OutputFilter(self._say)
-        with lines, open(self._folder.home / "site.log", "w", encoding="utf-8", buffering=1) as log:
-            for line in lines:
+        with process.stdout, open(folder.home / "site.log", "w", encoding="utf-8", buffering=1) as log:
+            for line in process.stdout:
                 log.write(line)
-                self._lines.append(line)
+                lines.append(line)
                 output.feed(line)
                 if _ACTIVE in line:
-                    self._active = output.connected = True
-                    self._say(f"{self._folder.site()} takes part in the federation at {self._folder.server()}")
+                    output.connected = True
+                    say(f"{folder.site()} takes part in the federation at {folder.server()}")
 
-    @property
-    def refused(self) -> bool:
-        """Whether the server rejected its key."""
-        return not self._active and _REFUSED.search("".join(self._lines)) is not None
-
-    def ending(self) -> str:
-        """What ended a node that was let in; one that was not, for another reason than its key, is an error."""
-        folder, printed = self._folder, "".join(self._lines)
-        if not self._active and _NOT_TRUSTED.search(printed.replace("_", " ")):
-            raise _not_the_server(folder)
-        if not self._active:
-            raise FedGAError(
-                f"the server does not let {folder.site()} in: check that the clocks of both machines are right and "
-                f"both have the same version of fedga (last words: {quoted(last_words(printed), 300)})"
-            )
-        if self._code < 0:
-            return f"Flower's node was killed (signal {-self._code}): starting another"
+    reader = threading.Thread(target=listen, daemon=True)
+    reader.start()
+    code = process.wait()  # its children end when they see it gone, and only then does the last line come
+    reader.join(timeout=5)
+    if output.connected and code < 0:
+        return f"Flower's node was killed (signal {-code}): starting another"
+    if output.connected:
         return f"the server no longer knows {folder.site()} by its number: asking for another"
+    printed = "".join(lines)
+    if _REFUSED.search(printed):
+        return ""
+    if _NOT_TRUSTED.search(printed.replace("_", " ")):
+        raise _not_the_server(folder)
+    cure = "check that the clocks of both machines are right and both have the same version of fedga"
+    last = quoted(last_words(printed), 300)
+    raise FedGAError(f"the server does not let {folder.site()} in: {cure} (last words: {last})")
 
 
 def _not_the_server(folder: SiteFolder, reason: str = "") -> FedGAError:
     why = f" ({reason})" if reason else ""
-    return FedGAError(
-        f"{folder.server()} is not the server that {folder.authority} vouches for{why}: ask the server's owner for "
-        "its address and its ca.crt"
-    )
+    cure = "ask the server's owner for its address and its ca.crt"
+    return FedGAError(f"{folder.server()} is not the server that {folder.authority} vouches for{why}: {cure}")
 
 
 def _reach(folder: SiteFolder, insecure: bool, say: Say) -> None:
@@ -153,7 +132,5 @@ def _greet(line: socket.socket, trusted: ssl.SSLContext | None, folder: SiteFold
     except ssl.SSLError as error:
         if error.reason not in _PLAIN_TEXT:
             raise  # a server about to end, perhaps
-        raise FedGAError(
-            f"{folder.server()} does not speak over TLS ({error.reason}): another program listens there, or a server "
-            "that was started with --insecure"
-        ) from None
+        other = "another program listens there, or a server that was started with --insecure"
+        raise FedGAError(f"{folder.server()} does not speak over TLS ({error.reason}): {other}") from None

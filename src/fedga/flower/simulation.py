@@ -5,6 +5,7 @@ Ray is started here, unless ``RAY_ADDRESS`` names a cluster, which must know dat
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -79,7 +80,7 @@ def _wait(
 
     def run() -> Outcome:
         with log.open("a", encoding="utf-8", buffering=1) as out:
-            return link.run(app, None, resources, lambda line: print(line, file=out))
+            return link.run(app, lambda line: print(line, file=out), resources)
 
     ended = ThreadPoolExecutor(1).submit(run)
     while not wait([ended], timeout=LOOK_EVERY_S).done:
@@ -92,7 +93,6 @@ def _wait(
 
 def _sentence(outcome: Outcome) -> str:
     """The run's own error, without Flower's introduction."""
-    for words in ("Simulation failed with exception: ", "ServerApp failed with exception: "):
-        if words in outcome.details:
-            return outcome.details.split(words, 1)[1].strip()
+    if found := re.search("(?:Simulation|ServerApp) failed with exception: (.*)", outcome.details, re.DOTALL):
+        return found[1].strip()
     return f"the run on Flower ended as {outcome.status}: {outcome.details or 'it said no more'}"

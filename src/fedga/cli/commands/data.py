@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fedga.cli.checks import check_data_dir, check_data_variable
 from fedga.cli.commands.run import setting_option
 from fedga.cli.console import out, say
+from fedga.cli.progress import decoding
+from fedga.cli.usage import check_data_dir, check_data_variable
 from fedga.data import SOURCES, load_dataset
 from fedga.data.sources import is_here, own_datasets
 from fedga.errors import FedGAError, unknown_name
@@ -46,8 +47,6 @@ def list_sources(data_dir: DataDir = None) -> None:
 @app.command("get")
 def get(name: str, data_dir: DataDir = None) -> None:
     """Download a data set from the Hugging Face Hub (a pinned revision, checked), unless a copy is here already."""
-    from fedga.cli.progress import decoding
-
     if find_source(name) is None:
         raise unknown_name("data set", name, SOURCES)
     with decoding() as progress:
@@ -76,7 +75,6 @@ def show(
     """Who holds which classes: a client × class heat map, in the terminal and as a picture."""
     check_data_dir(data_dir)
     check_data_variable([name] if data_dir is None else [])
-    from fedga.cli.progress import decoding
     from fedga.report.figures import label_heatmap, label_heatmap_text, save
     from fedga.study.prepare import Preparation
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from fedga.cli.checks import check_data_dir
 from fedga.cli.console import out, say
+from fedga.cli.progress import decoding
+from fedga.cli.training import own_option
+from fedga.cli.usage import check_data_dir
 from fedga.errors import FedGAError, unknown_name
 from fedga.spec.kinds import Number
 
@@ -20,11 +23,8 @@ _FORMATS = ("table", "json")
 _ANY = "auto"
 
 
-def _option(flag: str, help: str, metavar: str | None = None) -> Any:  # noqa: A002 - typer's name
-    return typer.Option(flag, help=help, metavar=metavar)
-
-
 _Text = str | None
+_option = partial(own_option, panel=None)
 
 
 def diagnose(
@@ -77,7 +77,12 @@ def diagnose(
             kind = "a saved model" if saved else "a file of predictions"
             raise FedGAError(f"{source} is {kind}, to which {option} means nothing: leave it out")
     if saved:
-        found = _of_model(source, (dataset, label_column, client_column, data_dir), device, model)
+        from fedga.diagnosis.reading.model import DataOptions, diagnose_model
+        from fedga.study.prepare import choose_device
+
+        options = DataOptions(dataset, label_column, client_column, data_dir)
+        with decoding() as show:
+            found = diagnose_model(source, options, choose_device(device), show, model, say)
     else:
         columns = tuple(name.strip() for name in (probability_columns or "").split(",") if name.strip())
         found = _of_predictions(source, (label_column, site_column, columns, logits), class_counts)
@@ -91,7 +96,6 @@ def diagnose(
 
 
 def _of_predictions(source: Path, given: tuple[Any, ...], class_counts: str | None) -> Diagnosis:
-    from fedga.cli.progress import decoding
     from fedga.diagnosis.counts import read_counts
     from fedga.diagnosis.diagnosis import diagnosis_of
     from fedga.diagnosis.reading.columns import ColumnOptions
@@ -101,15 +105,6 @@ def _of_predictions(source: Path, given: tuple[Any, ...], class_counts: str | No
     with decoding() as show:
         predictions = read_predictions(source, ColumnOptions(*given), show)
     return diagnosis_of(predictions, source.name, counts, "as given with --class-counts")
-
-
-def _of_model(source: Path, given: tuple[Any, ...], device: str, model: str | None) -> Diagnosis:
-    from fedga.cli.progress import decoding
-    from fedga.diagnosis.reading.model import DataOptions, diagnose_model
-    from fedga.study.prepare import choose_device
-
-    with decoding() as show:
-        return diagnose_model(source, DataOptions(*given), choose_device(device), show, model, say)
 
 
 def _print(found: Diagnosis, format: str) -> None:  # noqa: A002 - the flag is --format

@@ -164,7 +164,7 @@ def init(
             asked[name.replace("_", "-")] = SETTINGS[name].kind.parse(SETTINGS[name].flag, text)
     server = ServerFolder(folder)
     with _usable(folder):
-        if server.exists():
+        if server.settings.exists():
             server.check_same(address, asked)
             renewed = renew_certificate(server)
             news = "the server's certificate is new, and sites need do nothing" if renewed else "nothing was changed"
@@ -231,13 +231,10 @@ def admit(
     with _usable(folder):
         new = {key.site for key, fresh in (admit_key(server, path) for path in keys) if fresh}
         admitted = server.admitted_keys()
-    missing = [site for site in server.sites() if site not in admitted]
-    facts = {
-        site: f"{'newly admitted' if site in new else 'admitted'}, fingerprint {admitted[site].fingerprint}"
-        if site in admitted
-        else "not admitted yet"
-        for site in server.sites()
-    }
+    facts = dict.fromkeys(server.sites(), "not admitted yet")
+    missing = [site for site in facts if site not in admitted]
+    for site in facts.keys() & admitted.keys():
+        facts[site] = f"{'newly ' * (site in new)}admitted, fingerprint {admitted[site].fingerprint}"
     next_step = f"waiting for the keys of {', '.join(missing)}" if missing else f"next: fedga flower serve {folder}"
     _say_facts(f"{len(admitted)} of {len(facts)} sites are admitted; {next_step}", facts)
 

@@ -1,4 +1,4 @@
-"""Commands that show what is there: results of a folder, a saved model, the algorithms."""
+"""Commands that show what is there: results of a folder, as rows or a page, a saved model, the algorithms."""
 
 import csv
 import json
@@ -7,20 +7,23 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from fedga.cli.checks import check_data_dir
 from fedga.cli.console import out, say
-from fedga.cli.training import DataDir, Device
+from fedga.cli.training import DataDir, Device, own_option
+from fedga.cli.usage import check_data_dir
 from fedga.common.spreadsheet import text_cell
 from fedga.errors import FedGAError, quoted, unknown_name
 from fedga.report.terminal import Column, make_table
 from fedga.spec.kinds import Number
-from fedga.store.archive import opened
+from fedga.store.archive import opened, write_archive
+from fedga.store.archive import unpack as unpack_archive
+from fedga.store.repair import repair_results
 from fedga.store.results import ResultsReader
 
 FORMATS = ("table", "csv", "json")
@@ -47,6 +50,36 @@ def results(
             ResultsReader(here).write_results(sys.stdout, format)
 
 
+def report(
+    folder: Annotated[Path, typer.Argument(help="Results folder, or its archive.")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="The page, else report.html in the folder.", metavar="FILE")
+    ] = None,
+    files: Annotated[bool, typer.Option("--files", help="Also write every table and figure as a file.")] = False,
+) -> None:
+    """Write one HTML file with everything in a results folder: tables and interactive charts.
+
+    With --files, every table also as Markdown, LaTeX and CSV, every figure as SVG, PDF and PNG.
+
+    The file opens from disk, needs no network and can be sent to anybody:
+
+        fedga report runs/mnist-0f3a --out mnist.html
+    """
+    from fedga.paper import paper_commands, sections_of
+    from fedga.report.page.build import results_section, write_page
+    from fedga.report.writers import write_section
+
+    page = out_file or folder / "report.html"
+    with opened(folder, say) as here:
+        sections = sections_of(here)
+        write_page(here, page, sections, called=str(folder), known=paper_commands)
+        for section in (*sections, results_section(here)) if files else ():
+            write_section(section, page.parent)
+    if files:
+        say(f"tables: {page.parent / 'tables'}; figures: {page.parent / 'figures'}")
+    say(f"the page: {page}")
+
+
 def _check_format(format: str, known: Sequence[str] = FORMATS) -> None:  # noqa: A002
     if format not in known:
         raise unknown_name("format", format, known)
@@ -62,8 +95,6 @@ def archive(
     `fedga report` and `fedga results` read it like the folder itself; numbers are rounded to four significant digits.
     With --full, `fedga unpack` makes a folder of it on another machine, in which training goes on.
     """
-    from fedga.store.archive import write_archive
-
     files = write_archive(folder, target, full=full)
     size = sum(path.stat().st_size for path in files)
     then = f"go on elsewhere with fedga unpack {target} FOLDER" if full else f"a page of it: fedga report {target}"
@@ -75,8 +106,6 @@ def unpack(
     folder: Annotated[Path, typer.Argument(help="The new results folder.")],
 ) -> None:
     """Make a results folder of a full archive; the command that began its runs goes on in it with --out FOLDER."""
-    from fedga.store.archive import unpack as unpack_archive
-
     unpack_archive(source, folder)
     left = [run for run in ResultsReader(folder).runs() if not run.finished]
     done = f"{len(left)} runs are not finished: the command that began them goes on with --out {folder}"
@@ -85,8 +114,6 @@ def unpack(
 
 def repair(folder: Annotated[Path, typer.Argument(help="A results folder whose results.sqlite is damaged.")]) -> None:
     """Keep every whole run of a damaged results folder; the command that trained the others trains them again."""
-    from fedga.store.repair import repair_results
-
     kept, lost, aside = repair_results(folder)
     if aside is None:
         say(f"{folder} is whole: nothing to repair")
@@ -110,8 +137,7 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _named(flag: str, text: str) -> Any:
-    return typer.Option(flag, help=text, metavar="NAME")
+_named = partial(own_option, metavar="NAME", panel=None)
 
 
 def evaluate_model(

@@ -44,18 +44,14 @@ Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files g
 
 @dataclass(frozen=True)
 class Template:
-    """One kind of part."""
-
-    kind: str  # its table in fedga.toml
-    file: str
+    kind: str  # its table in fedga.toml; the command and our files are called by the singular
     attribute: str  # what the file's reference names
     use: tuple[str, ...]  # the commands that use it
     help: str
 
     def texts(self, filled: Mapping[str, object]) -> list[str]:
-        """The file and its test."""
         folder = resources.files("fedga.cli").joinpath("templates")
-        files = (folder / f"{self.file}.txt", folder / f"{self.file}_test.txt")
+        files = (folder / f"{self.kind[:-1]}.txt", folder / f"{self.kind[:-1]}_test.txt")
         return [file.read_text(encoding="utf-8").format(**filled) for file in files]
 
     @property
@@ -68,72 +64,63 @@ class Template:
         found |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
         return found - {self.attribute.format(**filled)}
 
+    def write(self, name: Name, folder: Folder = Path()) -> None:
+        module = name.replace("-", "_")
+        title = "".join(word[0].upper() + word[1:] for word in module.split("_") if word)
+        filled = {"name": name, "module": module, "title": title, "year": datetime.date.today().year}
+        code, test = folder / f"{module}.py", folder / f"test_{module}.py"
+        _check(self, name, module, folder)
+        for path in (code, test):
+            if path.exists():
+                raise FedGAError(f"{path} is there already: choose another name, or another folder")
+        attribute = self.attribute.format(**filled)
+        if attribute in self.names or attribute.startswith("test"):
+            taken = f"{attribute} means something else in the files that would be written"
+            raise FedGAError(f"{taken}: choose another name")
+        project = plugins.project_file(folder.resolve()) or folder / plugins.FILE_NAME
+        place = Path(os.path.relpath(code.resolve(), project.resolve().parent)).as_posix()
+        text = with_part(project, self.kind, name, f"{place}:{attribute}")
+        _write_all(dict(zip((code, test, project), (*self.texts(filled), text), strict=True)))
+        say(f"{code} is yours to change; {project} names it, and {test} checks it; next:")
+        away = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+        for step in (*away, f"pytest {test.name}", *(use.format(**filled) for use in self.use)):
+            say(f"    {step}")
+
 
 TEMPLATES = (
     Template(
-        *("algorithms", "algorithm", "{title}", ("fedga algorithms {name}", "fedga run --algorithm fedavg,{name}")),
+        *("algorithms", "{title}", ("fedga algorithms {name}", "fedga run --algorithm fedavg,{name}")),
         "Write an algorithm: it starts as cross-entropy with smoothed labels, one line to change.",
     ),
     Template(
-        *("models", "model", "{title}", ("fedga run --model mlp,{name}",)),
-        "Write a network: it starts with one hidden layer.",
+        "models", "{title}", ("fedga run --model mlp,{name}",), "Write a network: it starts with one hidden layer."
     ),
     Template(
-        *("datasets", "dataset", "load"),
+        *("datasets", "load"),
         ("fedga data show {name} --alpha 0.1 --clients 10", "fedga run --dataset {name} --clients 10"),
         "Write a data source: a function that reads your samples; it starts with made-up ones.\n\n"
         "A .csv, .parquet or .npz file, or a folder of pictures, needs none of this: give its path to --dataset.",
     ),
     Template(
-        *("metrics", "metric", "{module}", ("fedga run",)),
+        *("metrics", "{module}", ("fedga run",)),
         "Write a metric of the global model: it starts as the recall of the worst class.",
     ),
     Template(
-        *("selections", "selection", "{title}"),
-        ("fedga algorithms --check select:{name}", "fedga run --select uniform,{name}"),
+        *("selections", "{title}", ("fedga algorithms --check select:{name}", "fedga run --select uniform,{name}")),
         "Write a rule that selects clients: it starts by preferring those with few turns.",
     ),
     Template(
-        *("partitions", "partition", "{title}", ("fedga run --partition {name}",)),
+        *("partitions", "{title}", ("fedga run --partition {name}",)),
         "Write a partition: it starts with shuffled samples in equal parts.",
     ),
     Template(
-        *("servers", "server", "{title}", ("fedga run --server sgd,{name}",)),
-        "Write a server optimiser: it starts as momentum.",
+        "servers", "{title}", ("fedga run --server sgd,{name}",), "Write a server optimiser: it starts as momentum."
     ),
 )
 
 
-def _add_command(template: Template) -> None:
-    @app.command(template.file, help=template.help)
-    def command(name: Name, folder: Folder = Path()) -> None:
-        _write(template, name, folder)
-
-
 for _template in TEMPLATES:
-    _add_command(_template)
-
-
-def _write(template: Template, name: str, folder: Path) -> None:
-    module = name.replace("-", "_")
-    title = "".join(word[0].upper() + word[1:] for word in module.split("_") if word)
-    filled = {"name": name, "module": module, "title": title, "year": datetime.date.today().year}
-    code, test = folder / f"{module}.py", folder / f"test_{module}.py"
-    _check(template, name, module, folder)
-    for path in (code, test):
-        if path.exists():
-            raise FedGAError(f"{path} is there already: choose another name, or another folder")
-    attribute = template.attribute.format(**filled)
-    if attribute in template.names or attribute.startswith("test"):
-        raise FedGAError(f"{attribute} means something else in the files that would be written: choose another name")
-    project = plugins.project_file(folder.resolve()) or folder / plugins.FILE_NAME
-    place = Path(os.path.relpath(code.resolve(), project.resolve().parent)).as_posix()
-    text = with_part(project, template.kind, name, f"{place}:{attribute}")
-    _write_all(dict(zip((code, test, project), (*template.texts(filled), text), strict=True)))
-    say(f"{code} is yours to change; {project} names it, and {test} checks it; next:")
-    away = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
-    for step in (*away, f"pytest {test.name}", *(use.format(**filled) for use in template.use)):
-        say(f"    {step}")
+    app.command(_template.kind[:-1], help=_template.help)(_template.write)
 
 
 def _write_all(texts: Mapping[Path, str]) -> None:

@@ -7,14 +7,16 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fedga.cli.checks import check_data_dir
 from fedga.cli.console import err, out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
+from fedga.cli.usage import check_data_dir
+from fedga.data.sources import is_here
 from fedga.errors import FedGAError, unknown_name
 from fedga.paper import EXPERIMENTS, MOMENTS, SCALES, Experiment, Scope, all_runs, experiments_in, remember
 from fedga.report.documents import Section
 from fedga.report.terminal import Column, make_table
 from fedga.report.words import listed
+from fedga.spec.catalog import find_source
 from fedga.spec.grid import parse_list
 from fedga.spec.settings import SETTINGS, RunSpec
 
@@ -90,9 +92,6 @@ def _values(setting: str, flag: str, text: str | None) -> tuple[Any, ...]:
 
 def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None, *, quick: bool) -> None:
     """All data sets that are not here in one sentence, not one after the other."""
-    from fedga.data.sources import is_here
-    from fedga.spec.catalog import find_source
-
     names = list(dict.fromkeys(spec.dataset for spec in runs))
     missing = [name for name in names if find_source(name) is not None and not is_here(name, data_dir)]
     if not missing:

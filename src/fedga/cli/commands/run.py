@@ -47,11 +47,6 @@ def default_folder(specs: Sequence[RunSpec]) -> Path:
     return Path("runs") / f"{names}-{digest[:8]}"
 
 
-def _user_chose(sweep: Sweep, setting: str) -> bool:
-    sources = [line.source for line in sweep.provenance if line.setting == setting]
-    return not all(source.startswith(("preset", "default")) for source in sources)
-
-
 def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
     """The lines of the settings table, with the number of active clients that the data allow."""
     active = tuple(dict.fromkeys(spec.active for spec in specs))
@@ -89,21 +84,18 @@ def setting_option(name: str, *flags: str, metavar: str = "LIST", panel: str | N
     return typer.Option(*(flags or (SETTINGS[name].flag,)), show_default=False, **shown)
 
 
-def _parameter(name: str, panel: str) -> inspect.Parameter:
-    annotation = Annotated[str | None, setting_option(name, panel=panel)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
 def _with_settings(function: Callable[..., None]) -> Callable[..., None]:
     """The function with one option per setting of a run: flag, TOML key, column and field share one name."""
-    listed = [_parameter(name, panel) for panel, names in PANELS.items() for name in names]
-    own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "settings"]
+    whole = inspect.signature(function, eval_str=True).parameters
+    options = {name: setting_option(name, panel=panel) for panel, names in PANELS.items() for name in names}
+    one = whole["settings"].replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None)
+    listed = [one.replace(name=name, annotation=Annotated[str | None, options[name]]) for name in options]
 
     def command(**values: Any) -> None:
         settings = {name: values.pop(name) for name in SETTINGS}
         function(settings=settings, **values)
 
-    parameters = [*listed, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)]
+    parameters = [*listed, *(p.replace(kind=one.kind) for p in whole.values() if p.name != "settings")]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__doc__ = function.__doc__
@@ -136,7 +128,9 @@ def command(
 
     sweep = build_sweep({name: parse_list(name, text) for name, text in settings.items() if text is not None}, config)
     program = Program(data_dir, device, out_dir, threads, profile, track, engine).completed(sweep.program)
-    prepared = prepare(sweep.runs, program, active_chosen=_user_chose(sweep, "active"))
+    active = [line.source for line in sweep.provenance if line.setting == "active"]
+    chosen = not all(source.startswith(("preset", "default")) for source in active)
+    prepared = prepare(sweep.runs, program, active_chosen=chosen)
     specs, folder = prepared.specs, program.out or default_folder(sweep.runs)
     train(prepared, folder, program, axes=sweep.axes, provenance=_fitted(sweep, specs))
     curves = print_summary(folder, {spec.run_id for spec in specs}, out)

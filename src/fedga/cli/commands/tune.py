@@ -12,7 +12,8 @@ from fedga.cli.commands.run import default_folder, setting_option
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError
-from fedga.paper import LEARNING_RATES
+from fedga.paper import LEARNING_RATES, chosen_rates, tuning_headline, tuning_picture, tuning_table
+from fedga.report.curves import read_curves
 from fedga.spec.grid import build_sweep, parse_list
 from fedga.spec.settings import SETTINGS, RunSpec, parse_algorithm
 
@@ -25,9 +26,7 @@ def tune(
     lr: Annotated[str, typer.Option("--lr", help="learning rates to try", metavar="LIST")] = DEFAULT_RATES,
     seeds: Annotated[str | None, setting_option("seed")] = None,
     on: Annotated[str, typer.Option("--on", help="algorithm the rate is chosen on", metavar="NAME")] = "fedavg",
-    then: Annotated[
-        str | None, typer.Option("--then", help="algorithms to run with the chosen rate", metavar="LIST")
-    ] = None,
+    then: Annotated[str | None, typer.Option(help="algorithms to run with the chosen rate", metavar="LIST")] = None,
     preset: Annotated[str | None, setting_option("preset")] = None,
     optimizer: Annotated[str | None, setting_option("optimizer")] = None,
     model: Annotated[str | None, setting_option("model")] = None,
@@ -65,14 +64,13 @@ def tune(
     train(prepared, folder, program, axes=sweep.axes)
     chosen = _show(folder, prepared.specs)
     if others and chosen:
-        _go_on(folder, prepared.specs, chosen, others, program)
+        best = [spec for spec in prepared.specs if chosen.get((spec.dataset, spec.alpha)) == spec.lr]
+        _go_on(folder, best, others, program)
     say(f"a page of it: fedga report {folder}")
 
 
 def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | None], float]:
     """Show the table, the picture and the chosen rates; returns them."""
-    from fedga.paper import chosen_rates, tuning_headline, tuning_picture, tuning_table
-    from fedga.report.curves import read_curves
     from fedga.report.figures import save
     from fedga.report.writers import terminal, write_table
 
@@ -88,18 +86,11 @@ def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | Non
     return chosen
 
 
-def _go_on(
-    folder: Path,
-    specs: Sequence[RunSpec],
-    chosen: dict[tuple[str, float | None], float],
-    algorithms: Sequence[str],
-    program: Program,
-) -> None:
+def _go_on(folder: Path, best: Sequence[RunSpec], algorithms: Sequence[str], program: Program) -> None:
     """The listed algorithms, each with the rate that was chosen for its data set and α."""
     from fedga.cli.summary import print_summary
     from fedga.spec.presets import algorithm_defaults
 
-    best = [spec for spec in specs if chosen.get((spec.dataset, spec.alpha)) == spec.lr]
     runs = []
     for spec, algorithm in itertools.product(best, algorithms):  # with the paper's options for it on these data
         options = algorithm_defaults(spec.dataset, parse_algorithm(algorithm)[0])

@@ -12,17 +12,19 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fedga.algorithms import ALGORITHMS, make_algorithm
+from fedga.algorithms import ALGORITHMS, Algorithm, make_algorithm
+from fedga.data.federation import Dataset
 from fedga.data.site import columns_digest, load_site
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.stack.lanes import first_client_state, frozen
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError
 from fedga.flower import wire
-from fedga.flower.client.participant import ClientData, Participant, Received, TrainResult
+from fedga.flower.client.participant import ClientData, Participant, Received
 from fedga.flower.client.site_log import SiteLog
 from fedga.flower.client.state_store import ClientStateStore
 from fedga.flower.replies import Declaration, declare, declared_pixels, read_arrays, vectors
+from fedga.measures.scores import recall
 from fedga.models import MODELS
 from fedga.plugins import FILE_NAME, received_part
 from fedga.spec.settings import RunSpec
@@ -71,18 +73,17 @@ def _train(message: Message, context: Context) -> Message:
     answer, trained = answer_training(message, participant, _shelf(message, context, participant))
     if _at_site(context):
         config, received, data = wire.config_of(message), received_in(message, participant), participant.client_data
-        before = participant.evaluate(received)
-        after = participant.evaluate(Received(trained.params, trained.buffers, received.beside))
+        (before, _), (after, _) = participant.evaluate(received), participant.evaluate(trained)
         lines = SiteLog(_state_folder(context, config)).record(  # for the eyes of the site's owner alone
             run=_spec(config).run_id,
             site=str(context.node_config.get("site", f"client {participant.number}")),
             round_number=wire.whole(config, "server-round"),
             class_names=data.data.dataset.class_names,
             class_counts=data.class_counts.cpu(),
-            before=before.recall,
-            after=after.recall,
-            looked_at=before.confusion.sum(1),
-            held_out=before.held_out,
+            before=recall(before),
+            after=recall(after),
+            looked_at=before.sum(1),
+            held_out=data.held_out,
         )
         print("\n".join(lines), flush=True)
     return answer
@@ -94,14 +95,15 @@ def answer_survey(message: Message, participant: Participant) -> Message:
     return wire.reply(message, report=wire.to_record({"survey": value}))
 
 
-def answer_training(message: Message, participant: Participant, shelf: ClientStateStore) -> tuple[Message, TrainResult]:
+def answer_training(message: Message, participant: Participant, shelf: ClientStateStore) -> tuple[Message, Received]:
     """A round of local training; what the client keeps for the next one goes to its ``shelf``."""
     config = wire.config_of(message)
     round_number, counted = wire.whole(config, "server-round"), wire.whole(config, "counted")
     received = received_in(message, participant)
-    trained = participant.train(round_number, received, _kept_at(shelf, counted, participant, received))
-    if trained.kept:
-        shelf.write(round_number, trained.kept, counted)
+    before = _kept_at(shelf, counted, participant, received)
+    trained, report, kept = participant.train(round_number, received, before)
+    if kept:
+        shelf.write(round_number, kept, counted)
     model = participant.model
     named = model.params.views(trained.params) | model.buffers.views(trained.buffers)
     sent = {name: tensor for name, tensor in named.items() if name not in participant.declaration.unsent}
@@ -109,7 +111,7 @@ def answer_training(message: Message, participant: Participant, shelf: ClientSta
     answer = wire.reply(
         message,
         arrays=wire.to_record(sent),
-        report=wire.to_record(trained.report),
+        report=wire.to_record(report),
         metrics=MetricRecord({wire.EXAMPLES: examples}),
     )
     return answer, trained
@@ -155,10 +157,12 @@ def _finish(message: Message, context: Context) -> Message:
 @client_app.evaluate()
 def _evaluate(message: Message, context: Context) -> Message:
     participant = _participant(message, context)
-    found = participant.evaluate(received_in(message, participant))
-    metrics = MetricRecord({wire.EXAMPLES: found.samples if found.held_out else 0})
-    if found.held_out:
-        metrics["accuracy"], metrics["loss"] = found.accuracy, found.loss
+    confusion, loss = participant.evaluate(received_in(message, participant))
+    metrics = MetricRecord({wire.EXAMPLES: 0})
+    if participant.client_data.held_out:
+        samples = confusion.sum()
+        accuracy = (confusion.trace() / samples).item()
+        metrics = MetricRecord({wire.EXAMPLES: int(samples), "accuracy": accuracy, "loss": loss})
     return wire.reply(message, metrics=metrics)
 
 
@@ -174,25 +178,18 @@ def _at_site(context: Context) -> bool:
 def _participant(message: Message, context: Context) -> Participant:
     config = wire.config_of(message)
     spec, code = _spec(config), str(config.get("code", ""))
+    if _at_site(context):  # there a message never chooses what is run: it is ours, or of the site's own project
+        for kind, name, known in (("models", spec.model, MODELS), ("algorithms", spec.algorithm_name, ALGORITHMS)):
+            received_part(kind, name, known, "the server's message", f"name it in this site's {FILE_NAME}")
+    _check_code(spec, code)
     if _at_site(context):
-        _check_named_here(spec)
-        _check_code(spec, code)
         client_data = _site_data_of(context, config, message.content, spec.standardize)
     else:
-        _check_code(spec, code)
         client_data = _partition_data(config, spec)
-    dataset = client_data.data.dataset
-    algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
-    network, declaration = _network(spec, dataset.input_shape, dataset.num_classes, client_data.data.device)
+    algorithm, network, declaration = _network(spec, client_data.data.dataset, client_data.data.device)
     if config.get("frozen", "") != declaration.frozen:
         raise FedGAError("frozen parameters are not the server's: use the same model, seed and version of torch here")
     return Participant(spec, algorithm, network, client_data, wire.whole(config, "client"), declaration)
-
-
-def _check_named_here(spec: RunSpec) -> None:
-    """At a site, what the server names is ours or of the site's own project: a message never chooses what is run."""
-    for kind, name, known in (("models", spec.model, MODELS), ("algorithms", spec.algorithm_name, ALGORITHMS)):
-        received_part(kind, name, known, "the server's message", f"name it in this site's {FILE_NAME}")
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -212,24 +209,18 @@ def _check_code(spec: RunSpec, code: str) -> None:
 
 
 def _spec(config: ConfigRecord) -> RunSpec:
-    return _read_spec(str(config.get("spec", "")))
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _read_spec(text: str) -> RunSpec:
+    text = str(config.get("spec", ""))
     if len(text) > _LONGEST_SPEC:
         raise FedGAError(f"the server describes its run in {len(text):,} letters: ask its owner what that is")
     return RunSpec.from_json(text)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _network(
-    spec: RunSpec, input_shape: tuple[int, ...], num_classes: int, device: torch.device
-) -> tuple[StackedModel, Declaration]:
-    """A run's network, whose weights come with the message, but for those that never travel."""
+def _network(spec: RunSpec, dataset: Dataset, device: torch.device) -> tuple[Algorithm, StackedModel, Declaration]:
+    """A run's algorithm and network, whose weights come with the message, but for those that never travel."""
     algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
-    network = frozen(fitting_model(spec.model, input_shape, num_classes, norm=spec.norm, seed=spec.seed), algorithm)
-    return declare(network, algorithm, num_classes, device)
+    network = fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm, seed=spec.seed)
+    return algorithm, *declare(frozen(network, algorithm), algorithm, dataset.num_classes, device)
 
 
 # --- on Flower's simulation engine -----------------------------------------------------------------------------------
@@ -241,17 +232,14 @@ def _preparation(data_dir: str) -> Preparation:
     return Preparation([], Path(data_dir) if data_dir else None)
 
 
-_DEVICE_DATA: dict[tuple[int, torch.device], DeviceData] = {}
+_device_data = cache(DeviceData)
 
 
 def _partition_data(config: ConfigRecord, spec: RunSpec) -> ClientData:
     preparation = _preparation(str(config.get("data-dir", "")))
     federation, dataset = preparation.federation(spec), preparation.dataset(spec)
     device = choose_device(str(config.get("device", "auto")))
-    key = (id(dataset), device)
-    if key not in _DEVICE_DATA:
-        _DEVICE_DATA[key] = DeviceData(dataset, device)
-    data = _DEVICE_DATA[key]
+    data = _device_data(dataset, device)
     places = torch.from_numpy(federation.client(wire.whole(config, "client"))).to(device)
     return ClientData(data, places, data.pixels[spec.standardize])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from fedga.engine.stack.lanes import OWN, Own
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import computing_in
 from fedga.flower.replies import Declaration
-from fedga.measures.scores import recall
 from fedga.spec.settings import TrainingSettings
 
 EVALUATED_AT_ONCE = 1000
@@ -32,27 +31,22 @@ class ClientData:
     scaling: InputScaling
 
     @property
+    def held_out(self) -> bool:
+        """Whether there are samples that are kept from training."""
+        return len(self.data.test_targets) > 0
+
+    @property
     def class_counts(self) -> Tensor:
         return torch.bincount(self.data.train_targets[self.places], minlength=self.data.dataset.num_classes)
 
 
 @dataclass(frozen=True)
 class Received:
-    """The global model as the server sends it, with what the algorithm's server sends beside it."""
+    """The global model as the server sends it, or as trained here, with what the algorithm's server sends beside it."""
 
     params: Tensor  # [parameters]
     buffers: Tensor  # [buffers]
     beside: Tensors
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What local training gives: a model, what is reported with it, and what stays."""
-
-    params: Tensor
-    buffers: Tensor
-    report: dict[str, Tensor]
-    kept: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -67,8 +61,11 @@ class Participant:
     declaration: Declaration
 
     @torch.no_grad()
-    def train(self, round_number: int, received: Received, kept: Tensors) -> TrainResult:
-        """Local training from the received model; ``kept`` is what the algorithm left here after the last round."""
+    def train(self, round_number: int, received: Received, kept: Tensors) -> tuple[Received, Tensors, Tensors]:
+        """Local training from the received model: the trained one, what is reported with it, and what stays here.
+
+        ``kept`` is what stayed here after the last round.
+        """
         slots, own = self._slots(round_number, received, kept)
         with computing_in(self.spec.precision):
             result = train_locally(self.model, self.client_data.data, slots, self.spec.optimizer, self.spec.momentum)
@@ -77,7 +74,7 @@ class Participant:
         if own is not None:
             mine = (result.params[0, own.params], result.buffers[0, own.buffers])
             kept |= dict(zip(OWN, mine, strict=True))
-        return TrainResult(result.params[0], result.buffers[0], _only(report), kept)
+        return replace(received, params=result.params[0], buffers=result.buffers[0]), _only(report), kept
 
     @torch.no_grad()
     def final_report(self, round_number: int, received: Received, kept: Tensors) -> dict[str, Tensor]:
@@ -117,10 +114,12 @@ class Participant:
         return (total / len(self.client_data.places)).to(received.params.dtype)
 
     @torch.no_grad()
-    def evaluate(self, received: Received) -> LocalEvaluation:
-        """The model on the samples this client holds out, or, where it holds out none, on those it trains on."""
-        data, dataset = self.client_data.data, self.client_data.data.dataset
-        held_out = len(data.test_targets) > 0
+    def evaluate(self, received: Received) -> tuple[Tensor, float]:
+        """Confusion ``[true class, predicted class]`` and mean loss on the samples this client holds out.
+
+        Where it holds out none, they are those on the samples it trains on.
+        """
+        data, dataset, held_out = self.client_data.data, self.client_data.data.dataset, self.client_data.held_out
         inputs = data.test_inputs if held_out else data.gather(self.client_data.places)
         targets = data.test_targets if held_out else data.train_targets[self.client_data.places]
         confusion = torch.zeros(dataset.num_classes, dataset.num_classes, dtype=torch.float64)
@@ -130,29 +129,7 @@ class Participant:
             loss += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
             cells = labels * dataset.num_classes + logits.argmax(-1)
             confusion += torch.bincount(cells, minlength=confusion.numel()).view_as(confusion).cpu()
-        return LocalEvaluation(confusion, loss / len(targets), held_out)
-
-
-@dataclass(frozen=True)
-class LocalEvaluation:
-    """What a model does on a client's samples."""
-
-    confusion: Tensor  # [true class, predicted class]
-    loss: float
-    held_out: bool  # whether the samples were kept from training
-
-    @property
-    def samples(self) -> int:
-        return int(self.confusion.sum())
-
-    @property
-    def accuracy(self) -> float:
-        return (self.confusion.trace() / self.confusion.sum()).item()
-
-    @property
-    def recall(self) -> Tensor:
-        """Per class; NaN where there is no sample of it."""
-        return recall(self.confusion)
+        return confusion, loss / len(targets)
 
 
 def _only(tensors: Tensors) -> dict[str, Tensor]:

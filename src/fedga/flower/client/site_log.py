@@ -4,8 +4,8 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,8 +27,7 @@ _BAR = 10
 Vector = Sequence[float] | np.ndarray | Tensor  # one value per class
 
 
-@dataclass(frozen=True)
-class ClassRow:
+class ClassRow(NamedTuple):
     """One class after one local training; recalls are NaN if the class was not measured.
 
     With nothing held out (``held_out_samples`` 0), recalls are those on the training samples.
@@ -48,7 +47,7 @@ class ClassRow:
         return math.isfinite(self.before) and math.isfinite(self.after)
 
 
-_HEADER = ["class" if field.name == "name" else field.name for field in fields(ClassRow)]
+_HEADER = ["class" if name == "name" else name for name in ClassRow._fields]
 _KINDS = ("frequent", "rare", "missing")
 
 Earlier = tuple[int, Mapping[str, float]]  # a round, and the recall then of classes with the same samples as now
@@ -142,7 +141,7 @@ def _append(path: Path, rows: Sequence[ClassRow]) -> None:
         if not end:
             writer.writerow(_HEADER)
         for row in rows:
-            *values, before, after = astuple(row)
+            *values, before, after = row
             writer.writerow([*values, *(f"{recall:.6g}".replace("nan", "") for recall in (before, after))])
         data = text.getvalue().encode()
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fedga.algorithms.base import Tensors
 from fedga.common.files import write_whole
 from fedga.common.sealed import DamagedError, seal, unseal
 from fedga.errors import FedGAError
@@ -16,8 +17,6 @@ _NAME = re.compile(r"round-(\d{6})\.safetensors")
 
 
 class ClientStateStore:
-    """The files of one client of one run."""
-
     def __init__(self, folder: Path, run_id: str, client: int) -> None:
         self.folder = folder / run_id / f"client-{client}"
 
@@ -34,7 +33,7 @@ class ClientStateStore:
         except OSError as error:
             raise FedGAError(f"{path} cannot be read ({error.strerror}): bring it back, {cure}") from error
 
-    def write(self, round_number: int, tensors: dict[str, Tensor], counted: int) -> None:
+    def write(self, round_number: int, tensors: Tensors, counted: int) -> None:
         """Keep ``tensors`` after a round, beside those after the last ``counted`` one; others are of no more use."""
         content = seal({name: tensor.cpu() for name, tensor in tensors.items()}, {})
         write_whole(self._path(round_number), content)

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedga.common.files import write_whole
@@ -27,8 +27,6 @@ _RESUME_AFTER_S = 1.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
-
     run_id: int
     status: str  # Flower's word: finished:completed, finished:failed or finished:stopped
     details: str
@@ -38,39 +36,13 @@ class Outcome:
         return self.status == "finished:completed"
 
 
+@dataclass
 class _RunLog:
-    """The log of a run, every line once: each stream of it begins with the first line again."""
+    """What has been read of a run's log."""
 
-    def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._on_line = on_line
-        self._passed_on = 0
-        self._place: int | None = None  # in the current stream; None before its first line
-        self._first_stream = True
-        self.last: deque[str] = deque(maxlen=_LINES_KEPT)
-        self.run_id: int | None = None
-
-    def feed(self, line: str) -> None:
-        """A line of a command that streams the log; what it prints beforehand is passed on the first time only."""
-        if self._place is None:
-            if found := _STARTED.search(line):
-                self.run_id = int(found[1])
-            if _LOG_BEGINS in line:
-                self._place = 0
-            fresh = self._first_stream
-        else:
-            self._place += 1
-            fresh = self._place > self._passed_on
-            self._passed_on = max(self._passed_on, self._place)
-        if fresh:
-            self.last.append(line)
-            self._on_line(line)
-
-    def end(self, code: int) -> None:
-        """The command has ended; if it failed, its last words are not lines of the log."""
-        while code and self._place and self.last and _OF_FLWR.match(self.last[-1]):
-            self.last.pop()
-            self._passed_on -= 1
-        self._place, self._first_stream = None, False
+    run_id: int | None = None
+    passed_on: int = 0  # lines
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
 
 
 @dataclass(frozen=True)
@@ -82,39 +54,48 @@ class SuperLink:
     address: str  # host:port, on this machine
     log: Path
 
-    def run(
-        self,
-        app: Path,
-        settings: Mapping[str, Value] | None = None,
-        federation: Mapping[str, float] | None = None,
-        on_line: Callable[[str], None] = lambda line: None,
-    ) -> Outcome:
+    def run(self, app: Path, on_line: Callable[[str], None], federation: Mapping[str, float] | None = None) -> Outcome:
         """Submit the Flower app in a folder and wait for its end; every line it logs goes to ``on_line``.
 
-        ``settings`` override the app's, ``federation`` is for ``--federation-config``. A run that fails is an outcome.
+        ``federation`` is for ``--federation-config``. A run that fails is an outcome.
         """
         arguments = ["run", str(app), CONNECTION, "--stream"]
-        if settings:
-            overrides = write_whole(self.group.home / "settings.toml", as_toml(settings))
-            arguments += ["--run-config", str(overrides)]
         if federation:
             arguments += ["--federation-config", " ".join(f"{name}={value}" for name, value in federation.items())]
-        log = _RunLog(on_line)
-        self._stream(arguments, log)
+        log = _RunLog()
+        self._stream(arguments, log, on_line)
         if log.run_id is None:
             raise FedGAError(f"Flower did not start the run: {self._reason(chr(10).join(log.last))}")
         while not (outcome := self._runs("--run-id", str(log.run_id))[0]).status.startswith("finished"):
-            self._stream(["log", str(log.run_id), CONNECTION, "--stream"], log)  # which broke off before the end
+            # The stream broke off before the end.
+            self._stream(["log", str(log.run_id), CONNECTION, "--stream"], log, on_line)
             time.sleep(_RESUME_AFTER_S)
         return outcome
 
-    def _stream(self, arguments: Sequence[str], log: _RunLog) -> None:
-        process = self.group.start("flwr", *arguments)
+    def _stream(self, arguments: Sequence[str], log: _RunLog, on_line: Callable[[str], None]) -> None:
+        """Pass on what a command streams of the log, every line once: each stream begins with the first line again.
+
+        What ``flwr run`` prints before the log is passed on as well.
+        """
+        process, place = self.group.start("flwr", *arguments), None
         assert process.stdout is not None
         with process:
-            for line in process.stdout:
-                log.feed(plain(line.rstrip("\r\n")))
-        log.end(process.returncode)
+            for written in process.stdout:
+                line = plain(written.rstrip("\r\n"))
+                if place is None:  # before the log
+                    fresh = arguments[0] == "run"
+                    log.run_id = int(found[1]) if (found := _STARTED.search(line)) else log.run_id
+                    place = 0 if _LOG_BEGINS in line else None
+                else:
+                    place += 1
+                    fresh = place > log.passed_on
+                    log.passed_on = max(log.passed_on, place)
+                if fresh:
+                    log.last.append(line)
+                    on_line(line)
+        while process.returncode and place and log.last and _OF_FLWR.match(log.last[-1]):  # its own last words
+            log.last.pop()
+            log.passed_on -= 1
         self.check()
 
     def stop_unfinished(self) -> None:
@@ -145,17 +126,17 @@ class SuperLink:
 
 
 @contextlib.contextmanager
-def superlink(home: Path, arguments: Sequence[str], log: Path, ca: Path | None = None) -> Iterator[SuperLink]:
-    """A SuperLink on a free port of 127.0.0.1, ready for runs; it and all it started end with the block.
-
-    ``arguments`` are those of ``flower-superlink``: ``--insecure``, or the ``--ssl-…`` files where ``ca`` is given.
-    """
+def superlink(home: Path, arguments: Sequence[str], log: Path) -> Iterator[SuperLink]:
+    """A SuperLink, ready for runs; it and all it started end with the block."""
     with process_group(home) as group:
-        yield start_superlink(group, arguments, log, ca)
+        yield start_superlink(group, arguments, log)
 
 
 def start_superlink(group: ProcessGroup, arguments: Sequence[str], log: Path, ca: Path | None = None) -> SuperLink:
-    """``superlink`` for a group that has other processes, too."""
+    """A SuperLink on a free port of 127.0.0.1, in a group that may have other processes, too.
+
+    ``arguments`` are those of ``flower-superlink``: ``--insecure``, or the ``--ssl-…`` files where ``ca`` is given.
+    """
     for _ in range(3):  # somebody else may take the free port first
         port = free_port()
         process = group.start("flower-superlink", *arguments, "--host", LOOPBACK, "--port", str(port), log=log)

@@ -8,18 +8,17 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedga.algorithms.base import overrides
 from fedga.engine.device_data import DeviceData
-from fedga.engine.profile import Profile
 from fedga.engine.server import LaneRound
 from fedga.engine.stack.lanes import Lane, LaneState
 from fedga.errors import FedGAError, unknown_name
@@ -38,8 +37,6 @@ from fedga.study.prepare import Preparation, choose_device
 from fedga.study.sweep import ExecutionConfig, Interrupted, Observer, Provider, run_sweep
 
 COMMIT_EVERY_S = 5.0
-
-TrainerOf = Callable[[Lane, DeviceData], RemoteEngine]  # at the beginning of a run
 
 server_app = ServerApp()
 
@@ -64,7 +61,7 @@ class Settings:
 
 def read_settings(config: Mapping[str, Any]) -> tuple[Settings, dict[str, list[Any]]]:
     """The app's own settings, and those of its runs as lists; an empty text means "not given"."""
-    own = {field.name: str(field.type) for field in fields(Settings)}
+    own = {field.name: field.type for field in fields(Settings)}
     given: dict[str, Any] = {}
     runs: dict[str, list[Any]] = {}
     for key, value in config.items():
@@ -72,8 +69,8 @@ def read_settings(config: Mapping[str, Any]) -> tuple[Settings, dict[str, list[A
         if value == "":
             continue
         if name in own:
-            number = Number(whole=own[name] == "int", least=0)
-            given[name] = str(value) if own[name] == "str" else number.check(key, value)
+            number = Number(whole=own[name] is int, least=0)
+            given[name] = str(value) if own[name] is str else number.check(key, value)
         elif name in SETTINGS:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             runs[name] = parse_list(name, text, flag=key)
@@ -111,10 +108,10 @@ def _simulate(
     kept = folder / "checkpoints" / "clients"
     told = {"data-dir": data_dir, "device": device, "state": str(kept)}
 
-    def trainer(lane: Lane, data: DeviceData) -> RemoteEngine:
+    def trainer(lane: Lane, data: DeviceData, **at: Any) -> RemoteEngine:
         counts = torch.from_numpy(lane.federation.class_counts).float()
         clients = everyone.first(lane.federation.num_clients)
-        return RemoteEngine(lane, data, clients, grid, config=told, class_counts=lambda some: counts[list(some)])
+        return RemoteEngine(lane, data, clients, grid, config=told, class_counts=lambda some: counts[list(some)], **at)
 
     algorithms = [preparation.lane(spec).algorithm for spec in specs]
     keeps = any(each.client_state_spec or overrides(each, "travels") for each in algorithms)
@@ -134,7 +131,7 @@ def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> No
     _check_number("min-sites", settings.min_sites, names)
     _check_number("min-replies", settings.min_replies, names)
     observer, grid = _spoken(), Exchange(grid)
-    roster = Roster(len(names), names, ConfigRecord({"classes": classes}), observer.noticed)
+    roster = Roster(len(names), names, classes, observer.noticed)
     timeouts = TimeoutPolicy(
         strict=False,
         least_to_begin=settings.min_sites,
@@ -155,10 +152,8 @@ def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> No
     sweep = build_sweep(given | {"dataset": [SITES + settings.name], "partition": ["natural"]})
     _check_number("active", max(spec.active for spec in sweep.runs), names)
 
-    def trainer(lane: Lane, data: DeviceData) -> RemoteEngine:
-        told = {"classes": classes}
-        return RemoteEngine(lane, data, roster, grid, timeouts=timeouts, config=told, class_counts=sites.class_counts)
-
+    told: dict[str, Any] = {"config": {"classes": classes}, "class_counts": sites.class_counts}
+    trainer = partial(RemoteEngine, roster=roster, grid=grid, timeouts=timeouts, **told)
     _train(sweep.runs, sweep.axes, folder, settings.device, sites, observer, trainer, commit_every_s=0.0)
 
 
@@ -185,22 +180,17 @@ def _train(
     device: str,
     provider: Provider,
     observer: Observer,
-    trainer: TrainerOf,
+    trainer: Callable[..., RemoteEngine],  # of a lane, the server's samples, the round and the state it is at
     commit_every_s: float,
 ) -> bool:
     """Train what the folder does not have yet; False where it was stopped before the end."""
 
     def make(
-        lanes: Sequence[Lane],
-        data: DeviceData,
-        *,
-        round_number: int,
-        states: Sequence[LaneState] | None,
-        profile: Profile,
+        lanes: Sequence[Lane], data: DeviceData, *, round_number: int, states: Sequence[LaneState] | None, **unused: Any
     ) -> RemoteEngine:
         if len(lanes) > 1:
             raise FedGAError("the built-in engine began the runs here: let it finish them, or give another --out")
-        return replace(trainer(lanes[0], data), round=round_number, state=states[0] if states else None)
+        return trainer(lanes[0], data, round=round_number, state=states[0] if states else None)
 
     execution, place = ExecutionConfig(make, together=1, commit_every_s=commit_every_s), choose_device(device)
     with Store(folder) as store:
@@ -214,7 +204,6 @@ def _train(
 
 def _spoken() -> Observer:
     """Progress as lines, which `flwr run --stream` shows."""
-
     say = partial(print, flush=True)
 
     def started(specs: Sequence[RunSpec], done: int) -> None:

@@ -90,10 +90,9 @@ class Audience:
                 self._failures[client] += reply.has_error() and reply.error.code in OF_THE_APP
         missing = [client for client in asked if client not in understood]
         if missing and self.strict:
-            raise TooFewReplies(
-                f"round {number} has {len(understood)} of {len(asked)} replies, and none of "
-                f"{listed([self.roster.name(client) for client in missing])}: give the same command again, it continues"
-            )
+            without = listed([self.roster.name(client) for client in missing])
+            replies_of = f"round {number} has {len(understood)} of {len(asked)} replies, and none of {without}"
+            raise TooFewReplies(f"{replies_of}: give the same command again, it continues")
         for client in missing:
             if client not in failed:
                 self._missed(client, number)
@@ -122,7 +121,5 @@ class Audience:
         """What fails everywhere is not one client's fault; one alone never ends a run of several."""
         failing = [client for client in self.roster.nodes if self._failures[client] >= GIVE_UP_AFTER]
         if len(failing) == len(self.roster.nodes) and len(failing) >= min(2, self.roster.num_clients):
-            raise FedGAError(
-                f"everybody failed {GIVE_UP_AFTER} times in a row in round {number}, as said above: fix it, and the "
-                "same command continues"
-            )
+            failures = f"everybody failed {GIVE_UP_AFTER} times in a row in round {number}, as said above"
+            raise FedGAError(f"{failures}: fix it, and the same command continues")

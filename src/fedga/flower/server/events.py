@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class EventReader:
     """On the waiting side: hands what was written since the last look to an observer."""
 
     def __init__(self, events: Path, specs: Sequence[RunSpec], observer: Observer) -> None:
-        self.events, self.observer, self._read = events, observer, 0
+        self.events, self.observer, self._read = events, observer, 0  # bytes
         self._specs = {spec.run_id: spec for spec in specs}
 
     def look(self) -> None:
@@ -40,17 +40,14 @@ class EventReader:
             return
         with self.events.open("rb") as file:
             file.seek(self._read)
-            content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]  # the last line may be half written
-        self._read += len(whole)
-        for line in whole.splitlines():
-            self._hand_over(json.loads(line))
-
-    def _hand_over(self, event: Mapping[str, Any]) -> None:
-        if "noticed" in event:
-            self.observer.noticed(event["noticed"])
-        elif "started" in event:
-            self.observer.started([self._specs[run_id] for run_id in event["started"]], event["done"])
-        else:
-            specs = [self._specs[run_id] for run_id in event["advanced"]]
-            self.observer.advanced(specs, [LaneRound(**result) for result in event["rounds"]])
+            lines = [line for line in file if line.endswith(b"\n")]  # the last one may be half written
+        for line in lines:
+            self._read += len(line)
+            event = json.loads(line)
+            specs = [self._specs[run_id] for run_id in event.get("started") or event.get("advanced", [])]
+            if "noticed" in event:
+                self.observer.noticed(event["noticed"])
+            elif "started" in event:
+                self.observer.started(specs, event["done"])
+            else:
+                self.observer.advanced(specs, [LaneRound(**result) for result in event["rounds"]])

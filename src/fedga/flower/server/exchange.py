@@ -8,12 +8,12 @@ import json
 import math
 import time
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import httpx
 from flwr.app import Array, Error, Message
 from flwr.common.constant import ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_children_ids_from_object_content
 from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry
@@ -145,21 +145,11 @@ class Exchange(Grid):
         self._pushed |= asked
         return replies
 
-    def set_run(self, run: Any) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self._grid.run
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        return self._grid.create_message(*args, **kwargs)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._grid.get_node_ids()
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        return self._grid.get_nodes()
+    set_run: Any = property(attrgetter("_grid.set_run"))
+    run: Any = property(attrgetter("_grid.run"))
+    create_message: Any = property(attrgetter("_grid.create_message"))
+    get_node_ids: Any = property(attrgetter("_grid.get_node_ids"))
+    get_nodes: Any = property(attrgetter("_grid.get_nodes"))
 
 
 def is_of_node(reply: Message) -> bool:

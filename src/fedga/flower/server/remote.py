@@ -33,6 +33,7 @@ from fedga.store.code import code_digest, own_code
 
 TRY_AGAIN_AFTER_S = 5.0
 
+Records = Mapping[str, ArrayRecord]
 ClassCounts = Callable[[Sequence[int]], Tensor | None]  # of the given clients, [clients, classes], where they are known
 
 
@@ -114,13 +115,12 @@ class RemoteEngine:
                 while result is None:  # more than once where clients train one after another
                     result = self.finish(self.grid.send_and_receive(messages, timeout=self.timeouts.reply_within_s))
                     messages = self.messages
+                break
             except TooFewReplies as error:
                 if self.timeouts.strict:
                     raise
                 self.roster.noticed(str(error))
                 time.sleep(TRY_AGAIN_AFTER_S)
-                continue
-            break
         spec, [done] = self.lane.spec, result
         due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds
         if due and not done.diverged and not len(self.data.test_targets):
@@ -162,7 +162,7 @@ class RemoteEngine:
                 return end.value
             if isinstance(question, Train):
                 self._asked, self._asked_at = question, time.monotonic()
-                starts = None if question.start is None else list(zip(*question.start, strict=True))
+                starts = [] if question.start is None else list(map(self._record, *question.start))
                 received, clients = _beside(question.received), self._clients_of(question)
                 self.messages = self._messages(wire.TRAIN, clients, number, received, starts)
                 return None
@@ -250,7 +250,7 @@ class RemoteEngine:
             roster.wait(grid, self._least, math.inf)
 
     def _ask_all(
-        self, kind: str, number: int, beside: Mapping[str, ArrayRecord], read: Callable[[Declaration, Message], Read]
+        self, kind: str, number: int, beside: Records, read: Callable[[Declaration, Message], Read]
     ) -> dict[int, Read]:
         """What every client that answers says of the global model."""
         assert self.grid is not None
@@ -324,23 +324,18 @@ class RemoteEngine:
         return {name: tensor.cpu() for name, tensor in named.items() if name in self._declaration.unsent}
 
     def _messages(
-        self,
-        kind: str,
-        clients: Sequence[int],
-        number: int,
-        beside: Mapping[str, ArrayRecord] | None = None,
-        starts: Sequence[tuple[Tensor, Tensor]] | None = None,
+        self, kind: str, clients: Sequence[int], number: int, beside: Records, starts: Sequence[ArrayRecord] = ()
     ) -> list[Message]:
         """One for each client; ``starts`` are models other than the global one."""
-        records: dict[str, ArrayRecord | ConfigRecord] = {wire.ARRAYS: self.arrays, **(beside or {})}
+        records: dict[str, ArrayRecord | ConfigRecord] = {wire.ARRAYS: self.arrays, **beside}
         if self.roster.names and self.lane.spec.standardize:  # real sites do not know the map from samples to inputs
             scaling = self.server.scaling
             records[wire.PIXELS] = wire.to_record({"scale": scaling.scale[0], "shift": scaling.shift[0]})
         common = {**self.config, **self._common, "server-round": number, "spec": self.lane.spec.to_json()}
         messages = []
         for place, client in enumerate(clients):
-            if starts is not None:
-                records[wire.ARRAYS] = self._record(*starts[place])
+            if starts:
+                records[wire.ARRAYS] = starts[place]
             config = ConfigRecord({**common, "client": client, "counted": int(self.stack.counted[client])})
             content = RecordDict({**records, wire.CONFIG: config})
             # A message that nobody waits for any more must not keep a slow client from the next one.
@@ -348,7 +343,7 @@ class RemoteEngine:
         return messages
 
 
-def _beside(received: Sequence[Mapping[str, Tensor]]) -> dict[str, ArrayRecord]:
+def _beside(received: Sequence[Mapping[str, Tensor]]) -> Records:
     """What a run's algorithm sends with the model, as a record if it sends anything."""
     sent = {name: tensor[0] for name, tensor in received[0].items()}
     return {wire.RECEIVED: wire.to_record(sent)} if sent else {}

@@ -39,7 +39,8 @@ class Form:
     def difference(self, other: Form) -> str:
         """In words, what is different there; empty where nothing is."""
         if other.input_shape != self.input_shape:
-            return f"samples of shape {_written(other.input_shape)} and not {_written(self.input_shape)}"
+            there, here = ("×".join(map(str, form.input_shape)) for form in (other, self))
+            return f"samples of shape {there} and not {here}"
         if other.pictures != self.pictures:
             return "samples stored as " + ("bytes and not floats" if other.pictures else "floats and not bytes")
         if other.columns and self.columns and other.columns != self.columns:
@@ -63,12 +64,10 @@ class Roster:
         self,
         num_clients: int,
         names: Sequence[str] = (),
-        question: ConfigRecord | None = None,
+        classes: Sequence[str] = (),
         noticed: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.num_clients, self.names, self._question = num_clients, tuple(names), question or ConfigRecord()
-        classes = self._question.get("classes")
-        self.num_classes = len(classes) if isinstance(classes, list) else 0
+        self.num_clients, self.names, self.classes = num_clients, tuple(names), list(classes)
         self.nodes: dict[int, int] = {}
         self.identities: dict[int, Identity] = {}
         self.entries: Counter[int] = Counter()  # how often each client has come
@@ -81,9 +80,8 @@ class Roster:
 
     def first(self, num_clients: int) -> Roster:
         """The first so many of these clients, for a run that has fewer; all of them are there already."""
-        fewer = Roster(num_clients, self.names[:num_clients], self._question, self.noticed)
+        fewer = Roster(num_clients, noticed=self.noticed)
         fewer.nodes = {client: node for client, node in self.nodes.items() if client < num_clients}
-        fewer.identities = {client: who for client, who in self.identities.items() if client < num_clients}
         return fewer
 
     def name(self, client: int) -> str:
@@ -99,7 +97,9 @@ class Roster:
 
     def refresh(self, grid: Grid) -> None:
         """Forget nodes that are gone, take in answers, and ask new nodes who they are."""
-        registered = self._registered(grid)
+        # Nodes and the names their keys were registered under; nodes of a simulation have none.
+        named = {info.node_id: info.name for info in grid.get_nodes()} if self.names else {}
+        registered = named if self.names else dict.fromkeys(grid.get_node_ids(), "")
         for client, node in list(self.nodes.items()):
             if node not in registered:
                 del self.nodes[client]
@@ -115,12 +115,6 @@ class Roster:
                 if node in registered and node not in self.nodes.values():
                     self._enter(node, registered[node], answer)
 
-    def _registered(self, grid: Grid) -> Mapping[int, str]:
-        """Nodes and the names their keys were registered under; nodes of a simulation have none."""
-        if not self.names:
-            return dict.fromkeys(grid.get_node_ids(), "")
-        return {info.node_id: info.name for info in grid.get_nodes()}
-
     def wait(self, grid: Grid, wanted: int, seconds: float, enough: int | None = None) -> None:
         """Until ``wanted`` clients are there, or after so long ``enough`` of them; else an error names the others."""
         until, enough, said = time.monotonic() + seconds, wanted if enough is None else enough, False
@@ -132,10 +126,9 @@ class Roster:
             if len(self.nodes) >= wanted:
                 return
             if late and len(self.nodes) < enough:
-                raise FedGAError(
-                    f"{len(self.nodes)} of {wanted} clients came within {seconds:g} seconds, {self._missing()} did "
-                    "not: start their nodes, set wait-for-sites to wait longer, or min-sites to begin with fewer"
-                )
+                came = f"{len(self.nodes)} of {wanted} clients came within {seconds:g} seconds"
+                cure = "start their nodes, set wait-for-sites to wait longer, or min-sites to begin with fewer"
+                raise FedGAError(f"{came}, {self._missing()} did not: {cure}")
             if late:
                 self.noticed(f"going on without {self._missing()}")
                 return
@@ -152,7 +145,7 @@ class Roster:
         new = sorted(node for node in registered if node not in known and self._ask_at.get(node, 0.0) <= now)
         if not new:
             return
-        content = RecordDict({wire.CONFIG: self._question})
+        content = RecordDict({wire.CONFIG: ConfigRecord({"classes": self.classes} if self.names else {})})
         questions = [Message(content, node, wire.INTRODUCE, ttl=QUESTION_LASTS_S) for node in new]
         self._open |= {number for number in grid.push_messages(questions) if number}
         self._ask_at |= dict.fromkeys(new, now + ASK_AGAIN_AFTER_S)
@@ -173,7 +166,7 @@ class Roster:
 
     def _enter_named(self, node: int, called: str, registered: str, answer: Message) -> str:
         """Why a node that says who it is may not take part; empty if it may."""
-        site, partition, form, class_counts = read_introduction(answer, self.num_classes)
+        site, partition, form, class_counts = read_introduction(answer, len(self.classes))
         client = partition if partition in range(self.num_clients) else None
         if self.names:
             client = self.names.index(site) if site in self.names else None
@@ -246,7 +239,3 @@ def _are_whole(value: Any, least: int, most: int, length: int | None = None) -> 
 
 def _is_shape(value: Any) -> bool:
     return _are_whole(value, 1, LARGEST_SAMPLE) and 1 <= len(value) <= MOST_AXES and math.prod(value) <= LARGEST_SAMPLE
-
-
-def _written(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))

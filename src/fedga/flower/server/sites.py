@@ -51,10 +51,8 @@ class Sites:
     def lane(self, spec: RunSpec) -> Lane:
         shape, classes = self.dataset.input_shape, self.dataset.num_classes
         if spec.standardize and not len(self.dataset.train_targets):
-            raise FedGAError(
-                "standardize needs samples on the server to find mean and deviation from: give server-data, or "
-                "standardise the samples of every site alike before"
-            )
+            cure = "give server-data, or standardise the samples of every site alike before"
+            raise FedGAError(f"standardize needs samples on the server to find mean and deviation from: {cure}")
         fitting_model(spec.model, shape, classes, norm=spec.norm)
         model = build_model(spec.model, shape, classes, norm=spec.norm, seed=spec.seed)
         algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))

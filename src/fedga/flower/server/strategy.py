@@ -61,9 +61,8 @@ class AlgorithmStrategy(Strategy):
         wait_for_clients: float = 600.0,
         **settings: Any,
     ) -> None:
-        self.spec = TrainingSettings(
-            **{"active": clients if active is None else active, "diagnose_every": 0} | settings
-        )
+        defaults = {"active": clients if active is None else active, "diagnose_every": 0}
+        self.spec = TrainingSettings(**defaults | settings)
         if self.spec.active > clients:
             raise FedGAError(f"active={self.spec.active} is more than clients={clients}: give {clients} or fewer")
         if isinstance(algorithm, str):
