@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedga.algorithms.base import Batch
-from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
+from fedga.engine.device_data import DeviceData, FederationTable
 from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.engine.evaluation.evaluator import ClientEvaluator
 from fedga.engine.gpu.graphs import GraphCache
@@ -105,7 +105,6 @@ class Engine:
         # The table and not self: an engine without cycles frees the device's memory when it is let go.
         counts = partial(_class_counts, self.table)
         self.server = ServerSide(self.lanes, self.model, data, self.stack, self.evaluator, counts)
-        self.scaling = self.server.scaling
         profile.built()
 
     @property
@@ -164,10 +163,9 @@ class Engine:
 
         def work(model: StackedModel, part: tuple[Tensor, Tensor, Tensor]) -> Tensor:
             which, some, whose = part
-            scaling = InputScaling(self.scaling.scale[which], self.scaling.shift[which])
             params, buffers = self.stack.params[which], self.stack.buffers[which]
             head = stacked_head(model, algorithm, rows_of(received, which - segment.lanes.start))
-            logits = model.evaluate_each(params, buffers, self.data.batches(some, scaling), head)
+            logits = model.evaluate_each(params, buffers, self.data.batches(some, self.server.scaling[which]), head)
             targets, mask = self.data.train_targets[some], (whose >= 0).to(params.dtype)
             return per_sample(algorithm.survey, Batch(logits, targets, mask, no_counts.expand(len(which), -1)))
 
@@ -200,7 +198,7 @@ class Engine:
             everyone = torch.arange(self.table.sizes.shape[1], device=self.device)[None]
             for clients in everyone.split(max(1, self.budget.slots), 1):
                 slots = self._slots(slice(lane, lane + 1), Chosen(clients), sent)
-                found.append(final_reports(self.model, self.data, slots, slots.params, slots.buffers))
+                found.append(final_reports(self.model, self.data, slots))
         joined = {name: torch.cat([part[name] for part in found]) for name in found[0]}
         return {name: value.view(len(segment.numbers), -1, *value.shape[1:]) for name, value in joined.items()}
 

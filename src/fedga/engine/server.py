@@ -156,8 +156,7 @@ class ServerSide:
         auxiliary: tuple[Tensor, ...] = ()
         if segment.auxiliary is not None:
             stored = self.data.gather(segment.auxiliary)  # [lanes, classes, samples, ...]
-            scaling = InputScaling(self.scaling.scale[lanes], self.scaling.shift[lanes])
-            auxiliary = (scaling.apply(stored.flatten(1, 2)).view(stored.shape),)
+            auxiliary = (self.scaling[lanes].apply(stored.flatten(1, 2)).view(stored.shape),)
 
         def one(
             params: Tensor, buffers: Tensor, state: dict[str, Tensor], auxiliary: tuple[Tensor, ...], *more: Any

@@ -65,7 +65,8 @@ def _signature(slots: Slots) -> Any:
     """What a recording depends on besides the values in its tensors."""
     segments = tuple((part.algorithm, part.slots.start, part.slots.stop) for part in slots.segments)
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in _tensors(slots))
-    return segments, shapes, slots.decays, slots.clips, slots.centralizes, slots.augmentation
+    absent = [part is None for part in (slots.weight_decay, slots.clip, slots.centralize)]
+    return segments, shapes, tuple(absent), slots.augmentation
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

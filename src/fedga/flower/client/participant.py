@@ -84,7 +84,7 @@ class Participant:
         """What this client says of the final model."""
         slots, _ = self._slots(round_number, received, kept)
         with computing_in(self.spec.precision):
-            return _only(final_reports(self.model, self.client_data.data, slots, slots.params, slots.buffers))
+            return _only(final_reports(self.model, self.client_data.data, slots))
 
     def _slots(self, round_number: int, received: Received, kept: Tensors) -> tuple[Slots, Own | None]:
         """A stack of one client."""

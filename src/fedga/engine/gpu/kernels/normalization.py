@@ -7,6 +7,13 @@ from torch import Tensor
 
 
 @triton.jit
+def _entries(row, columns, start, samples, K: tl.constexpr, M: tl.constexpr):
+    """Where the values of one channel lie in these rows, from column ``start`` on, and which of them there are."""
+    at = row[:, None] * (K * M) + (start + columns)[None, :]
+    return at, (row < samples)[:, None] & (start + columns < M)[None, :]
+
+
+@triton.jit
 def _normalize(
     x,  # [copies, samples, K, M]
     mask,  # [copies, samples]: 1 for rows that count
@@ -35,8 +42,7 @@ def _normalize(
         counts = tl.load(mask + row, mask=row < samples, other=0.0)
         count += counts
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             total += tl.load(x + at, mask=inside, other=0.0) * counts[:, None]
     number = tl.sum(count) * M
     middle = tl.sum(total) / number
@@ -45,8 +51,7 @@ def _normalize(
         row = first + rows
         counts = tl.load(mask + row, mask=row < samples, other=0.0)
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             centred = tl.where(inside, tl.load(x + at, mask=inside, other=0.0) - middle, 0.0) * counts[:, None]
             squares += centred * centred
     spread = tl.sum(squares) / number
@@ -57,8 +62,7 @@ def _normalize(
     for first in range(0, samples, BB):
         row = first + rows
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             tl.store(y + at, tl.load(x + at, mask=inside, other=0.0) * scale + shift, mask=inside)
 
 
@@ -96,8 +100,7 @@ def _normalize_gradient(
         row = first + rows
         count += tl.load(mask + row, mask=row < samples, other=0.0)
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             given = tl.load(by_y + at, mask=inside, other=0.0)
             change += given
             along += given * ((tl.load(x + at, mask=inside, other=0.0) - middle) * inverse)
@@ -109,8 +112,7 @@ def _normalize_gradient(
         row = first + rows
         counts = tl.load(mask + row, mask=row < samples, other=0.0)[:, None]
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             given = tl.load(by_y + at, mask=inside, other=0.0)
             normal = (tl.load(x + at, mask=inside, other=0.0) - middle) * inverse
             through = (sum_change + normal * sum_along) / number * counts
