@@ -46,7 +46,7 @@ class InputScaling:
         shape = (*lead, 1, self.scale.shape[-1], *[1] * (inputs.dim() - len(lead) - 2))
         return inputs.to(self.scale.dtype, copy=True).mul_(self.scale.view(shape)).add_(self.shift.view(shape))
 
-    def __getitem__(self, which: slice | Tensor) -> InputScaling:
+    def __getitem__(self, which: slice | Tensor | None) -> InputScaling:
         return InputScaling(self.scale[which], self.shift[which])
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> InputScaling:
@@ -142,6 +142,10 @@ class FederationTable:
         self.sizes = torch.from_numpy(np.stack([f.sizes for f in unique])).to(device)
         self.class_counts = torch.from_numpy(np.stack([f.class_counts for f in unique])).float().to(device)
         self.largest = int(max(f.sizes.max() for f in unique))
+
+    def class_counts_of_lanes(self) -> Tensor:
+        """Every client's samples of each class, ``[lanes, clients, classes]``."""
+        return self.class_counts[self.of_lane]
 
     def samples(self, lanes: Tensor, clients: Tensor, positions: Tensor) -> Tensor:
         """Places in the training split of samples ``positions [slots, ...]`` of the slots' clients."""

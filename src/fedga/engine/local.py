@@ -1,7 +1,7 @@
 """Local training of a stack of clients: the hot path."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,12 +15,13 @@ from fedga.common import streams
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.optimizers import LocalOptimizer
 from fedga.engine.schedule import BatchPlan
+from fedga.engine.stack.lanes import Own
 from fedga.engine.stack.stacked import Head, Outputs, StackedModel
 from fedga.spec.augmentation import Augmentation
 
 
 def uses_features(algorithm: Algorithm) -> bool:
-    return algorithm.needs_features or algorithm.needs_class_features or overrides(algorithm, "head")
+    return algorithm.needs_class_features or _reads_features(algorithm)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class SlotSegment:
     position: int  # of the segment in the engine
     lanes: Tensor  # [slots]: lane within the segment
     clients: Tensor  # [slots]
+    own: Own | None  # what of the model stays at them
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ class _Step:
             self.keys = streams.fold(self.keys, self.keys.new_full((), number))
         self.teachers = {segment.position: self._teacher(segment) for segment in slots.segments}
 
-    def _teacher(self, segment: SlotSegment) -> tuple[Tensor | None, Tensor | None]:
+    def _teacher(self, segment: SlotSegment) -> tuple[Tensor | None, ...]:
         """Logits and features of the received model, where the algorithm asks for them."""
         algorithm, part = segment.algorithm, segment.slots
         if not algorithm.needs_global_logits:
@@ -219,7 +221,6 @@ class _Step:
     def gradient(self, params: Tensor, buffers: Tensor, into: Tensor, keep: float) -> tuple[Tensor, Tensor]:
         """What every slot follows, and its buffers afterwards."""
         segments = self.slots.segments
-        everything = slice(0, len(params))
         if any(overrides(segment.algorithm, "gradient") for segment in segments):
             after = buffers.clone()
             for segment in segments:
@@ -227,7 +228,7 @@ class _Step:
                 into[part], after[part] = self._asked(segment, params, buffers, into)
             gradient, buffers = into, after
         else:
-            gradient, buffers = self._at(params, buffers, everything, segments, into, keep)
+            gradient, buffers = self._at(params, buffers, slice(0, len(params)), segments, into, keep)
         for segment in segments:
             if overrides(segment.algorithm, "correct"):
                 part = segment.slots
@@ -315,6 +316,5 @@ def _penalty_gradient(algorithm: Algorithm, params: Tensor, global_params: Tenso
 
 def per_sample(hook: Callable[[Batch], Tensor], stacked: Batch) -> Tensor:
     """A hook of one client's batch on batches of many: ``[slots, samples, ...] -> [slots, samples]``."""
-    values = {each.name: getattr(stacked, each.name) for each in fields(Batch) if each.name != "round"}
-    given = {name: value for name, value in values.items() if value is not None}
+    given = {name: value for name, value in vars(stacked).items() if name != "round" and value is not None}
     return vmap(lambda given: hook(Batch(**given, round=stacked.round)))(given)

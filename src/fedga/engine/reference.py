@@ -312,11 +312,8 @@ class Reference:
 
     def _auxiliary_places(self) -> list[list[int]]:
         generator, number = streams.numpy_generator(self.spec.seed, "auxiliary"), self.algorithm.auxiliary_samples
-        rows = []
-        for label in range(self.dataset.num_classes):
-            places = np.flatnonzero(self.dataset.train_targets == label)
-            rows.append(generator.choice(places, number, replace=len(places) < number).tolist())
-        return rows
+        by_class = [np.flatnonzero(self.dataset.train_targets == c) for c in range(self.dataset.num_classes)]
+        return [generator.choice(places, number, replace=len(places) < number).tolist() for places in by_class]
 
     def _step(self, params: Tensor, update: Tensor) -> Tensor:
         """The server's step: of our optimisers by hand, as Reddi et al. 2021 write them; of others by their object."""

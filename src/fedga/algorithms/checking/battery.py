@@ -5,14 +5,14 @@ trains with the algorithm in every way there is.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Setup, Tensors, Trained, overrides
+from fedga.algorithms.base import Algorithm, Batch, RoundResult, Setup, Tensors, Trained, overrides
 from fedga.algorithms.checking.declared import check_declarations
 from fedga.algorithms.checking.hooks import Hooks, close, shown
 from fedga.algorithms.checking.made_up import (
@@ -103,8 +103,7 @@ class _Checker:
 
     def _per_sample(self, hook: str, function: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
         """The values of a hook that gives one number per sample, alone and mapped over clients."""
-        values = {each.name: getattr(batch, each.name) for each in fields(Batch)}
-        given = {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in vars(batch).items() if value is not None}
 
         def one(given: Mapping[str, Any]) -> Any:
             return self._shaped_per_sample(hook, function(Batch(**given)))
@@ -143,13 +142,11 @@ class _Checker:
     def _is_finite(self, batch: Batch) -> bool:
         """Of the real samples, loss and gradient, in float32 as in training."""
         logits = batch.logits.float().requires_grad_()
-        floats = {
-            each.name: getattr(batch, each.name).float()
-            for each in fields(Batch)
-            if isinstance(getattr(batch, each.name), Tensor) and each.name != "targets"
+        floats: dict[str, Any] = {
+            name: value.float() for name, value in vars(batch).items() if isinstance(value, Tensor)
         }
         received = {name: value.float() for name, value in batch.received.items()}
-        inputs = Batch(**{**floats, "logits": logits, "targets": batch.targets, "received": received})
+        inputs = replace(batch, **floats | {"logits": logits, "targets": batch.targets, "received": received})
         if inputs.features is not None:
             inputs.features.requires_grad_()
         losses = self.hooks.call("local_loss", lambda: self.algorithm.local_loss(inputs))[:REAL]
@@ -249,8 +246,7 @@ class _Checker:
             sums = (labels.T @ embedded, embedded.T @ embedded)[: 1 + algorithm.needs_second_moment]
 
         def trained(params: Tensor, *rest: Any) -> Trained:
-            given = {each.name: getattr(client_of(*rest[:4]), each.name) for each in fields(Client)}
-            steps = torch.tensor(3.0, dtype=torch.float64)
+            steps, given = torch.tensor(3.0, dtype=torch.float64), vars(client_of(*rest[:4]))
             return Trained(**given, params=params, steps=steps, **dict(zip(_SUMS, rest[4:], strict=False)))
 
         answer = self.hooks.mapped("report", lambda *given: algorithm.report(trained(*given)), params, *client, *sums)

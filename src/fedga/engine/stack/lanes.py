@@ -140,6 +140,10 @@ class Own:
         params, own_buffers = (mask.nonzero()[:, 0].to(device) for mask in masks)
         return cls(params, own_buffers, any(name in stays for name in model.params.head))
 
+    def of_model(self, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The part that stays, of one model or of many."""
+        return {OWN[0]: params[..., self.params], OWN[1]: buffers[..., self.buffers]}
+
 
 @dataclass(eq=False)
 class Segment:
@@ -289,10 +293,8 @@ def server_state(lane: Lane, model: StackedModel) -> LaneState:
 
 def first_client_state(algorithm: Algorithm, model: StackedModel, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
     """What a client keeps before its first round, its own part of the model included."""
-    state, own = dict(algorithm.client_state(params)), Own.of(algorithm, model, params.device)
-    if own is not None:
-        state |= dict(zip(OWN, (params[own.params], buffers[own.buffers]), strict=True))
-    return state
+    own = Own.of(algorithm, model, params.device)
+    return dict(algorithm.client_state(params)) | (own.of_model(params, buffers) if own else {})
 
 
 def first_state(lane: Lane, model: StackedModel) -> LaneState:

@@ -119,9 +119,11 @@ def _normalize_gradient(
             tl.store(by_x + at, (given - through) * scale, mask=inside)
 
 
-def _channel_tile(size: int) -> dict[str, int]:
-    across = min(1024, triton.next_power_of_2(size))
-    return {"BB": max(1, 4096 // across), "BM": across}
+def _sizes(x: Tensor) -> dict[str, int]:
+    """Channels, values of a channel, and the tile that a program instance takes of it."""
+    values = x[0, 0, 0].numel()
+    across = min(1024, triton.next_power_of_2(values))
+    return {"K": x.shape[2], "M": values, "BB": max(1, 4096 // across), "BM": across, "num_warps": 8}
 
 
 def normalize(
@@ -136,13 +138,9 @@ def normalize(
     copies, samples, channels = x.shape[:3]
     y = torch.empty_like(x)
     mean, variance = x.new_empty(copies, channels), x.new_empty(copies, channels)
-    size = x[0, 0, 0].numel()
     _normalize[(channels, copies)](
         *(x, mask.contiguous(), weight.contiguous(), bias.contiguous(), y, mean, variance, samples, eps),
-        K=channels,
-        M=size,
-        **_channel_tile(size),
-        num_warps=8,
+        **_sizes(x),
     )
     return y, mean, variance
 
@@ -155,13 +153,9 @@ def normalize_gradient(
     copies, samples, channels = x.shape[:3]
     by_x = torch.empty_like(x)
     by_weight, by_bias = x.new_empty(copies, channels), x.new_empty(copies, channels)
-    size = x[0, 0, 0].numel()
     _normalize_gradient[(channels, copies)](
         *(x, by_y, mask.contiguous(), weight.contiguous(), mean.contiguous(), variance.contiguous()),
         *(by_x, by_weight, by_bias, samples, eps),
-        K=channels,
-        M=size,
-        **_channel_tile(size),
-        num_warps=8,
+        **_sizes(x),
     )
     return by_x, by_weight, by_bias
