@@ -143,10 +143,6 @@ class FederationTable:
         self.class_counts = torch.from_numpy(np.stack([f.class_counts for f in unique])).float().to(device)
         self.largest = int(max(f.sizes.max() for f in unique))
 
-    def class_counts_of_lanes(self) -> Tensor:
-        """Every client's samples of each class, ``[lanes, clients, classes]``."""
-        return self.class_counts[self.of_lane]
-
     def samples(self, lanes: Tensor, clients: Tensor, positions: Tensor) -> Tensor:
         """Places in the training split of samples ``positions [slots, ...]`` of the slots' clients."""
         starts = self.starts[self.of_lane[lanes], clients]

@@ -78,7 +78,7 @@ class Engine:
                 self.model.keep_features()
         self.stack = LaneStack(lanes, self.model, data, states)
         self.segments = self.stack.segments
-        self.table = FederationTable([lane.federation for lane in lanes], self.device)
+        table = self.table = FederationTable([lane.federation for lane in lanes], self.device)
         self.graphs = GraphCache() if self.device.type == "cuda" and not self.model.moving_buffers else None
         self.planner = SlotPlanner(
             [lane.spec for lane in lanes],
@@ -103,8 +103,8 @@ class Engine:
         self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # by the first lane of a segment
         self.evaluator = ClientEvaluator(self.lanes, data, self.workers, self.budget)
         # The table and not self: an engine without cycles frees the device's memory when it is let go.
-        counts = self.table.class_counts_of_lanes
-        self.server = ServerSide(self.lanes, self.model, data, self.stack, self.evaluator, counts)
+        parts = (self.lanes, self.model, data, self.stack, self.evaluator)
+        self.server = ServerSide(*parts, lambda: table.class_counts[table.of_lane])
         profile.built()
 
     def without(self, ended: set[int]) -> Engine | None:
@@ -190,13 +190,12 @@ class Engine:
             return None
         sent = self.server.broadcast(self.round)
         found: list[dict[str, Tensor]] = []
-        for lane in range(segment.lanes.start, segment.lanes.stop):
-            everyone = torch.arange(self.table.sizes.shape[1], device=self.device)[None]
+        everyone = torch.arange(self.table.sizes.shape[1], device=self.device)[None]
+        for lane in segment.numbers:
             for clients in everyone.split(max(1, self.budget.slots), 1):
                 slots = self._slots(slice(lane, lane + 1), Chosen(clients), sent)
                 found.append(final_reports(self.model, self.data, slots))
-        joined = {name: torch.cat([part[name] for part in found]) for name in found[0]}
-        return {name: value.view(len(segment.numbers), -1, *value.shape[1:]) for name, value in joined.items()}
+        return _by_lane(found, everyone.shape[1])
 
     # --- local training ----------------------------------------------------------------------------------------------
 

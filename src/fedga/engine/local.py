@@ -73,12 +73,8 @@ def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer
     mover, stack = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip), _Stack(model, data, slots)
     params, buffers = stack.starts(), slots.buffers
     scratch = torch.empty_like(params)
-    changes = ("correct", "gradient")
-    adds = (
-        model.adds_gradients
-        and slots.centralize is None
-        and not any(overrides(part.algorithm, hook) for part in slots.segments for hook in changes)
-    )
+    changed = any(overrides(part.algorithm, hook) for part in slots.segments for hook in ("correct", "gradient"))
+    adds = model.adds_gradients and slots.centralize is None and not changed
     # For all steps at once: in a small network, every operation less in a step counts.
     steps = torch.arange(slots.samples.shape[1], device=params.device)
     rates = torch.where(steps[:, None] < slots.plan.steps, slots.lr, 0.0)

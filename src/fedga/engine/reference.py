@@ -195,7 +195,9 @@ class Reference:
             for key, tensors in self._own(one).items():
                 vector_to_parameters(self.kept[k][key].clone(), tensors)
         state = {key: value for key, value in self.kept[k].items() if key not in OWN}
-        lr = spec.lr * _schedule(spec.lr_schedule, (self.round - 1) / spec.rounds)
+        done = (self.round - 1) / spec.rounds
+        schedules = {"constant": 1.0, "cosine": (1 + cos(pi * done)) / 2, "exponential": 0.01**done}
+        lr = spec.lr * schedules[spec.lr_schedule]
         at = (torch.tensor(float(self.round)), torch.tensor(lr), self.parameters)
         known = (_vector(local), state, received, self.class_counts[k], *at)
         client = Client(*known)
@@ -349,10 +351,6 @@ class Reference:
 
 
 # --- small parts -----------------------------------------------------------------------------------------------------
-
-
-def _schedule(kind: str, done: float) -> float:
-    return {"constant": 1.0, "cosine": (1 + cos(pi * done)) / 2, "exponential": 0.01**done}[kind]
 
 
 def _uniform(key: int) -> float:

@@ -285,12 +285,9 @@ class ServerSide:
 
     def head(self, lanes: Sequence[int], round_number: int) -> Head | None:
         """The algorithms' head for a stack of models, one of each of the named lanes; None: the network's own."""
-        segments = [self._segment_of(lane) for lane in lanes]
-        if not overrides(segments[0].algorithm, "head"):
-            return None
-        rows = torch.tensor([lane - segments[0].lanes.start for lane in lanes], device=self.device)
-        sent = rows_of(self._broadcast(segments[0], round_number), rows)
-        return stacked_head(self.model, segments[0].algorithm, sent)
+        segment = self._segment_of(lanes[0])
+        rows = torch.tensor([lane - segment.lanes.start for lane in lanes], device=self.device)
+        return stacked_head(self.model, segment.algorithm, rows_of(self._broadcast(segment, round_number), rows))
 
     def sent_with_head(self, lane: int, round_number: int) -> dict[str, Tensor]:
         """What the head of a lane's algorithm needs beside the model; nothing where the network's own is used."""

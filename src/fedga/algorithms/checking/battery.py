@@ -53,10 +53,9 @@ class _Checker:
         state = self.hooks.call("server_state", lambda: algorithm.server_state(setup))
         self.hooks.tensors("server_state", state)
         self._legacy_select(state)
-        held = self.made.auxiliary if algorithm.auxiliary_samples else None
-        given = (params, state) if held is None else (params, state, held)
+        given = (params, state, self.made.auxiliary) if algorithm.auxiliary_samples else (params, state)
         received = self.hooks.mapped("broadcast", lambda *given: algorithm.broadcast(server_of(*given)), *given)
-        self.hooks.as_declared("broadcast", "downloads", algorithm.downloads, received)
+        self.hooks.as_declared("broadcast", "downloads", received)
         return state, received
 
     def _legacy_select(self, state: Tensors) -> None:
@@ -114,12 +113,11 @@ class _Checker:
         is_tensor = isinstance(values, Tensor)
         self.require(is_tensor, f"{hook} gave {a_or_an(values)}: return a tensor with one number per sample")
         shape = tuple(values.shape)
-        one = f'{hook} gave one number for the whole batch: return one per sample (reduction="none")'
-        self.require(shape != (), one)
-        per_class = f"{hook} gave a number per sample and class: add up over the classes with .sum(-1)"
-        self.require(shape != (SAMPLES, CLASSES), per_class)
-        other = f"{hook} gave shape {list(shape)} for {SAMPLES} samples: return one number per sample"
-        self.require(shape == (SAMPLES,), other)
+        wrong = {
+            (): 'gave one number for the whole batch: return one per sample (reduction="none")',
+            (SAMPLES, CLASSES): "gave a number per sample and class: add up over the classes with .sum(-1)",
+        }.get(shape, f"gave shape {list(shape)} for {SAMPLES} samples: return one number per sample")
+        self.require(shape == (SAMPLES,), f"{hook} {wrong}")
         return values
 
     def _check_finite(self, batch: Batch) -> None:
@@ -197,7 +195,7 @@ class _Checker:
     def _client_state(self, params: Tensor, start: Tensor) -> Tensors:
         algorithm = self.algorithm
         state = self.hooks.call("client_state", lambda: algorithm.client_state(params))
-        self.hooks.as_declared("client_state", "client_state_spec", algorithm.client_state_spec, state)
+        self.hooks.as_declared("client_state", "client_state_spec", state)
         other = self.hooks.call("client_state", lambda: algorithm.client_state(start))
         self.require(
             all(torch.equal(value, other[name]) for name, value in state.items()),
@@ -253,13 +251,13 @@ class _Checker:
         is_pair = isinstance(answer, tuple) and len(answer) == 2
         self.require(is_pair, "report must return two dictionaries: what is sent, and what the client keeps")
         reported, kept = answer
-        self.hooks.as_declared("report", "uploads", tuple(s for s in algorithm.uploads if s.name != "survey"), reported)
-        self.hooks.as_declared("report", "client_state_spec", algorithm.client_state_spec, kept, does="keep")
+        self.hooks.as_declared("report", "uploads", reported)
+        self.hooks.as_declared("report", "client_state_spec", kept, does="keep")
         final: Tensors = {}
         if algorithm.finishes:
             given = (params, *client, *sums)
             final = self.hooks.mapped("final_report", lambda *given: algorithm.final_report(trained(*given)), *given)
-            self.hooks.as_declared("final_report", "final_uploads", algorithm.final_uploads, final)
+            self.hooks.as_declared("final_report", "final_uploads", final)
         return reported, final
 
     def _penalty(self, params: Tensor, start: Tensor) -> None:

@@ -272,9 +272,8 @@ class LaneStack:
         for segment in self.segments:
             parts = (("server.", segment.state), ("select.", segment.select_state), ("client.", segment.client_state))
             for prefix, tensors in parts:
-                for name, tensor in tensors.items():
-                    for position, lane in enumerate(segment.numbers):
-                        found[lane][prefix + name] = tensor[position]
+                for position, lane in enumerate(segment.numbers):
+                    found[lane] |= {prefix + name: tensor[position] for name, tensor in tensors.items()}
         return [{name: tensor.cpu().clone() for name, tensor in state.items()} for state in found]
 
 
@@ -301,6 +300,4 @@ def first_state(lane: Lane, model: StackedModel) -> LaneState:
     """What a lane has before its first round, its clients included."""
     state, num_clients = dict(server_state(lane, model)), lane.federation.num_clients
     kept = first_client_state(lane.algorithm, model, state["params"], state["buffers"])
-    for name, value in kept.items():
-        state[f"client.{name}"] = value.expand(num_clients, *value.shape)
-    return state
+    return state | {f"client.{name}": value.expand(num_clients, *value.shape) for name, value in kept.items()}
