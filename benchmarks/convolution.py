@@ -209,9 +209,9 @@ class Ours(Way):
         return correlate(padded, self.weight, None, self.layer.stride, self.tf32)
 
     def by_input(self) -> Tensor:
-        from fedga.engine.gpu.layers import _InputGradient
+        from fedga.engine.gpu.kernels.convolution import input_gradient
 
-        return _InputGradient.forward(self.by_y, self.weight, (self.layer.side,) * 2, *self._settings())
+        return input_gradient(self.by_y, self.weight, (self.layer.side,) * 2, *self._settings())
 
     def by_weight(self) -> Tensor:
         from fedga.engine.gpu.kernels.convolution import weight_gradient

@@ -85,7 +85,7 @@ def assert_declared(
         "parameters": (reference.parameters.total,),
         "classes×features": (classes, features),
     }
-    Hooks(reference.algorithm, type(reference.algorithm).__name__, shapes).as_declared(hook, what, declared, actual)
+    Hooks(reference.algorithm, type(reference.algorithm).__name__, shapes).as_declared(hook, what, actual)
     for sent in declared:
         assert sent.bytes(classes, reference.parameters.total, features) == actual[sent.name].nbytes, sent.name
 

@@ -300,7 +300,8 @@ SCALES = [1.0, 1.0, 1.0, 1e-6]  # the last gradient is so small that what is add
 def test_sgd(size: int, momentum: float, clips: bool, decays: bool) -> None:
     """Three steps of four copies, each with settings of its own."""
     start, *gradients = (random(4, size, seed=seed) * torch.tensor(SCALES)[:, None] for seed in range(4))
-    mover = LocalOptimizer("sgd", momentum, torch.tensor(DECAYS), torch.tensor(CLIPS), decays, clips)
+    given = (torch.tensor(DECAYS) if decays else None, torch.tensor(CLIPS) if clips else None)
+    mover = LocalOptimizer("sgd", momentum, *given)
     moved, rates = fenced(start), torch.tensor(RATES)
     for gradient in gradients:
         mover.step(moved, fenced(gradient), rates)

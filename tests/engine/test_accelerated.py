@@ -75,10 +75,10 @@ def test_a_gradient_added_to_a_momentum_reads_nothing_that_was_never_written() -
 
 def test_only_momentum_without_a_clip_takes_gradients_in_directly() -> None:
     params, nothing, limits = torch.zeros(2, 3), torch.zeros(2), torch.full((2,), 5.0)
-    assert LocalOptimizer("sgd", 0.9, nothing, limits, clips=False).accumulator(params) is not None
-    assert LocalOptimizer("sgd", 0.9, nothing, limits, clips=True).accumulator(params) is None
-    assert LocalOptimizer("sgd", 0.0, nothing, limits, clips=False).accumulator(params) is None
-    assert LocalOptimizer("adam", 0.9, nothing, limits, clips=False).accumulator(params) is None
+    assert LocalOptimizer("sgd", 0.9, nothing, None).accumulator(params) is not None
+    assert LocalOptimizer("sgd", 0.9, nothing, limits).accumulator(params) is None
+    assert LocalOptimizer("sgd", 0.0, nothing, None).accumulator(params) is None
+    assert LocalOptimizer("adam", 0.9, nothing, None).accumulator(params) is None
 
 
 @pytest.fixture

@@ -46,6 +46,9 @@ class InputScaling:
         shape = (*lead, 1, self.scale.shape[-1], *[1] * (inputs.dim() - len(lead) - 2))
         return inputs.to(self.scale.dtype, copy=True).mul_(self.scale.view(shape)).add_(self.shift.view(shape))
 
+    def __getitem__(self, which: slice | Tensor | None) -> InputScaling:
+        return InputScaling(self.scale[which], self.shift[which])
+
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> InputScaling:
         return InputScaling(self.scale.to(device, dtype), self.shift.to(device, dtype))
 

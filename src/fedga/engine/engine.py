@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedga.algorithms.base import Batch
-from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
+from fedga.engine.device_data import DeviceData, FederationTable
 from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.engine.evaluation.evaluator import ClientEvaluator
 from fedga.engine.gpu.graphs import GraphCache
@@ -29,7 +28,7 @@ from fedga.engine.round import Finish, Question, Survey, Train, play_round
 from fedga.engine.server import Chosen, LaneRound, Returned, ServerSide, lane_scaling, lane_sums
 from fedga.engine.slots import Places, SlotPlanner
 from fedga.engine.stack.budget import MemoryBudget, is_out_of_memory
-from fedga.engine.stack.lanes import OWN, Lane, LaneStack, LaneState, Segment, rows_of, stacking_key
+from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, Segment, rows_of, stacking_key
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import Workers, computing_in
 
@@ -78,7 +77,8 @@ class Engine:
             if any(uses_features(lane.algorithm) for lane in lanes):
                 self.model.keep_features()
         self.stack = LaneStack(lanes, self.model, data, states)
-        self.table = FederationTable([lane.federation for lane in lanes], self.device)
+        self.segments = self.stack.segments
+        table = self.table = FederationTable([lane.federation for lane in lanes], self.device)
         self.graphs = GraphCache() if self.device.type == "cuda" and not self.model.moving_buffers else None
         self.planner = SlotPlanner(
             [lane.spec for lane in lanes],
@@ -103,14 +103,9 @@ class Engine:
         self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # by the first lane of a segment
         self.evaluator = ClientEvaluator(self.lanes, data, self.workers, self.budget)
         # The table and not self: an engine without cycles frees the device's memory when it is let go.
-        counts = partial(_class_counts, self.table)
-        self.server = ServerSide(self.lanes, self.model, data, self.stack, self.evaluator, counts)
-        self.scaling = self.server.scaling
+        parts = (self.lanes, self.model, data, self.stack, self.evaluator)
+        self.server = ServerSide(*parts, lambda: table.class_counts[table.of_lane])
         profile.built()
-
-    @property
-    def segments(self) -> list[Segment]:
-        return self.stack.segments
 
     def without(self, ended: set[int]) -> Engine | None:
         """The engine that goes on once some lanes have ended; None if none are left."""
@@ -164,10 +159,9 @@ class Engine:
 
         def work(model: StackedModel, part: tuple[Tensor, Tensor, Tensor]) -> Tensor:
             which, some, whose = part
-            scaling = InputScaling(self.scaling.scale[which], self.scaling.shift[which])
             params, buffers = self.stack.params[which], self.stack.buffers[which]
             head = stacked_head(model, algorithm, rows_of(received, which - segment.lanes.start))
-            logits = model.evaluate_each(params, buffers, self.data.batches(some, scaling), head)
+            logits = model.evaluate_each(params, buffers, self.data.batches(some, self.server.scaling[which]), head)
             targets, mask = self.data.train_targets[some], (whose >= 0).to(params.dtype)
             return per_sample(algorithm.survey, Batch(logits, targets, mask, no_counts.expand(len(which), -1)))
 
@@ -196,13 +190,12 @@ class Engine:
             return None
         sent = self.server.broadcast(self.round)
         found: list[dict[str, Tensor]] = []
-        for lane in range(segment.lanes.start, segment.lanes.stop):
-            everyone = torch.arange(self.table.sizes.shape[1], device=self.device)[None]
+        everyone = torch.arange(self.table.sizes.shape[1], device=self.device)[None]
+        for lane in segment.numbers:
             for clients in everyone.split(max(1, self.budget.slots), 1):
                 slots = self._slots(slice(lane, lane + 1), Chosen(clients), sent)
-                found.append(final_reports(self.model, self.data, slots, slots.params, slots.buffers))
-        joined = {name: torch.cat([part[name] for part in found]) for name in found[0]}
-        return {name: value.view(len(segment.numbers), -1, *value.shape[1:]) for name, value in joined.items()}
+                found.append(final_reports(self.model, self.data, slots))
+        return _by_lane(found, everyone.shape[1])
 
     # --- local training ----------------------------------------------------------------------------------------------
 
@@ -277,10 +270,9 @@ class Engine:
             with self.profile.span(AGGREGATION):
                 moved, moved_buffers = result.params - slots.params, result.buffers - slots.buffers
                 for segment in slots.segments:
-                    own = self.segments[segment.position].own
-                    if own is not None:
-                        moved[segment.slots, own.params] = 0
-                        moved_buffers[segment.slots, own.buffers] = 0
+                    if segment.own is not None:
+                        moved[segment.slots, segment.own.params] = 0
+                        moved_buffers[segment.slots, segment.own.buffers] = 0
                 update = lane_sums(weights[lanes, places], moved)
                 buffers = lane_sums(shares[lanes, places], moved_buffers)
         except (RuntimeError, MemoryError) as error:
@@ -293,19 +285,10 @@ class Engine:
         models = (result.params.clone(), result.buffers.clone()) if keep else None
         reports = [{name: value.clone() for name, value in report.items()} for report in result.reports]
         states = [
-            self._with_own(segment, state, result.params, result.buffers)
-            for segment, state in zip(slots.segments, result.client_states, strict=True)
+            state | (part.own.of_model(result.params[part.slots], result.buffers[part.slots]) if part.own else {})
+            for part, state in zip(slots.segments, result.client_states, strict=True)
         ]
         return [TrainedChunk(chunk, update, buffers, slots.segments, reports, states, models)]
-
-    def _with_own(
-        self, segment: SlotSegment, state: dict[str, Tensor], params: Tensor, buffers: Tensor
-    ) -> dict[str, Tensor]:
-        own, part = self.segments[segment.position].own, segment.slots
-        if own is None:
-            return state
-        mine = (params[part][:, own.params].clone(), buffers[part][:, own.buffers].clone())
-        return {**state, **dict(zip(OWN, mine, strict=True))}
 
     def _part(self, chosen: Chosen, chunk: Chunk) -> Chosen:
         (lanes, places), counts = chunk, chosen.counts
@@ -330,8 +313,7 @@ class Engine:
         which = torch.arange(lanes.start, lanes.stop, device=self.device).repeat_interleave(clients.shape[1])
         params, buffers = start or (self.stack.params[which], self.stack.buffers[which])
         places = Places(lanes, clients, clients, chosen.counts)
-        owns = [self.segments[segment.position].own for segment in segments]
-        return self.planner.slots(self.round, places, params, buffers, segments, owns)
+        return self.planner.slots(self.round, places, params, buffers, segments)
 
     def _slot_segments(self, lanes: slice, clients: Tensor, received: list[dict[str, Tensor]]) -> list[SlotSegment]:
         """The segments' share of a chunk; what they received and keep, with one row per slot."""
@@ -345,7 +327,7 @@ class Engine:
             slots = slice((start - lanes.start) * per_lane, (stop - lanes.start) * per_lane)
             chosen = clients.flatten()[slots]
             had = (rows_of(sent, inner), segment.take(inner, chosen))
-            parts.append(SlotSegment(segment.algorithm, slots, *had, position, inner, chosen))
+            parts.append(SlotSegment(segment.algorithm, slots, *had, position, inner, chosen, segment.own))
         return parts
 
     def _evaluate_slots(self, chunk: Chunk, models: tuple[Tensor, Tensor]) -> Evaluation:
@@ -353,10 +335,6 @@ class Engine:
         lanes = [lane for lane in _range(chunk.lanes) for _ in range(per_lane)]
         with self.profile.span(DIAGNOSIS):
             return self.evaluator.evaluate(*models, lanes, self.round)
-
-
-def _class_counts(table: FederationTable) -> Tensor:
-    return table.class_counts[table.of_lane]
 
 
 def _by_lane(parts: list[dict[str, Tensor]], active: int) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Local training of a stack of clients: the hot path."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,17 +10,18 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedga.algorithms.base import Algorithm, Batch, Client, Trained, overrides
-from fedga.algorithms.parameters import Parameters
+from fedga.algorithms.parameters import Layout
 from fedga.common import streams
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.optimizers import LocalOptimizer
 from fedga.engine.schedule import BatchPlan
+from fedga.engine.stack.lanes import Own
 from fedga.engine.stack.stacked import Head, Outputs, StackedModel
 from fedga.spec.augmentation import Augmentation
 
 
 def uses_features(algorithm: Algorithm) -> bool:
-    return algorithm.needs_features or algorithm.needs_class_features or overrides(algorithm, "head")
+    return algorithm.needs_class_features or _reads_features(algorithm)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class SlotSegment:
     position: int  # of the segment in the engine
     lanes: Tensor  # [slots]: lane within the segment
     clients: Tensor  # [slots]
+    own: Own | None  # what of the model stays at them
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,9 @@ class Slots:
     dropout_keys: Tensor  # [slots]
     round: Tensor  # []
     lr: Tensor  # [slots]
-    weight_decay: Tensor  # [slots]
-    clip: Tensor  # [slots]; infinity for none
-    centralize: Tensor  # [slots]: 1 where gradients are centralised
-    decays: bool  # whether any slot has weight decay, a clip, ...: known to the host, which need not ask the device
-    clips: bool
-    centralizes: bool
+    weight_decay: Tensor | None  # [slots]; this one and those below are None where no slot has any
+    clip: Tensor | None  # [slots]; infinity for none
+    centralize: Tensor | None  # [slots]: 1 where gradients are centralised
     augmentation: Augmentation
     segments: list[SlotSegment]
 
@@ -71,15 +70,11 @@ class LocalResult:
 
 def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer: str, momentum: float) -> LocalResult:
     """All local steps of all slots. Slots with fewer batches than the others stand still in the last steps."""
-    mover = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip, slots.decays, slots.clips)
-    params, buffers = _starts(model, slots), slots.buffers
+    mover, stack = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip), _Stack(model, data, slots)
+    params, buffers = stack.starts(), slots.buffers
     scratch = torch.empty_like(params)
-    changes = ("correct", "gradient")
-    adds = (
-        model.adds_gradients
-        and not slots.centralizes
-        and not any(overrides(part.algorithm, hook) for part in slots.segments for hook in changes)
-    )
+    changed = any(overrides(part.algorithm, hook) for part in slots.segments for hook in ("correct", "gradient"))
+    adds = model.adds_gradients and slots.centralize is None and not changed
     # For all steps at once: in a small network, every operation less in a step counts.
     steps = torch.arange(slots.samples.shape[1], device=params.device)
     rates = torch.where(steps[:, None] < slots.plan.steps, slots.lr, 0.0)
@@ -87,36 +82,86 @@ def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer
     shares = real / real.sum(2, keepdim=True).clamp(min=1)  # of a sample in its batch's mean
     for number, rate in enumerate(rates):
         into, keep = (mover.accumulator(params) if adds else None) or (scratch, 0.0)
-        step = _Step(model, data, slots, number, shares[:, number])
-        gradient, buffers = step.gradient(params, buffers, into, keep)
-        if slots.centralizes:
+        gradient, buffers = _Step(stack, number, shares[:, number]).gradient(params, buffers, into, keep)
+        if slots.centralize is not None:
             _centralize(model.params, gradient, slots.centralize)
         mover.step(params, gradient, rate)
-    reports, client_states = _reports(model, data, slots, params, buffers)
-    return LocalResult(params, buffers, reports, client_states)
+    answers = [stack.answers(segment, params, buffers) for segment in slots.segments]
+    return LocalResult(params, buffers, [report for report, _ in answers], [state for _, state in answers])
 
 
-def _starts(model: StackedModel, slots: Slots) -> Tensor:
-    params = slots.params.clone()
-    for segment in slots.segments:
-        if overrides(segment.algorithm, "start"):
-            params[segment.slots] = _mapped(model.params, segment.algorithm.start, slots, segment)
-    return params
+def final_reports(model: StackedModel, data: DeviceData, slots: Slots) -> dict[str, Tensor]:
+    """What clients say of the final model, ``[slots, ...]``; all slots have one algorithm."""
+    [segment] = slots.segments
+    stack = _Stack(model, data, slots)
+    return stack.after_training(segment.algorithm.final_report, segment, slots.params, slots.buffers)
 
 
-def _mapped(parameters: Parameters, hook: Callable[..., Any], slots: Slots, segment: SlotSegment, *more: Any) -> Any:
-    """A hook of a `Client`, which comes last, mapped over the slots of a segment; ``more`` are ``[slots, ...]``."""
-    part = segment.slots
+@dataclass(frozen=True)
+class _Stack:
+    """A stack of clients, with the network and the samples they train on: what their hooks are given."""
 
-    def one(given: Sequence[Any], *more: Any) -> Any:
-        params, counts, lr, state, received = given
-        return hook(*more, Client(params, state, received, counts, slots.round, lr, parameters))
+    model: StackedModel
+    data: DeviceData
+    slots: Slots
 
-    given: Any = (slots.params[part], slots.class_counts[part], slots.lr[part], segment.client_state, segment.received)
-    return vmap(one)(given, *more)
+    def starts(self) -> Tensor:
+        params = self.slots.params.clone()
+        for segment in self.slots.segments:
+            if overrides(segment.algorithm, "start"):
+                params[segment.slots] = self.mapped(segment.algorithm.start, segment)
+        return params
+
+    def mapped(self, hook: Callable[..., Any], segment: SlotSegment, *more: Any) -> Any:
+        """A hook of a `Client`, which comes last, mapped over the slots of a segment; ``more`` are ``[slots, ...]``."""
+        slots, part = self.slots, segment.slots
+
+        def one(given: Sequence[Any], *more: Any) -> Any:
+            params, counts, lr, state, received = given
+            return hook(*more, Client(params, state, received, counts, slots.round, lr, self.model.params))
+
+        own = (slots.params[part], slots.class_counts[part], slots.lr[part])
+        given: Any = (*own, segment.client_state, segment.received)
+        return vmap(one)(given, *more)
+
+    def answers(self, segment: SlotSegment, params: Tensor, buffers: Tensor) -> tuple[dict[str, Tensor], ...]:
+        """What the clients of a segment report, and what they keep."""
+        if not overrides(segment.algorithm, "report"):
+            return {}, segment.client_state
+        return self.after_training(segment.algorithm.report, segment, params, buffers)
+
+    def after_training(
+        self, hook: Callable[[Trained], Any], segment: SlotSegment, params: Tensor, buffers: Tensor
+    ) -> Any:
+        """A hook of a `Trained` client, mapped over the slots of a segment."""
+
+        def one(params: Tensor, steps: Tensor, sums: dict[str, Any], client: Client) -> Any:
+            return hook(Trained(**vars(client), params=params, steps=steps, **sums))
+
+        part = segment.slots
+        sums = self._class_sums(segment.algorithm, part, params[part], buffers[part])
+        return self.mapped(one, segment, params[part], self.slots.plan.steps[part].float(), sums)
+
+    def _class_sums(self, algorithm: Algorithm, part: slice, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """Sums of features by class, and of their outer products, over the samples that each client holds."""
+        slots, data = self.slots, self.data
+        if not algorithm.needs_class_features or slots.held is None:
+            return {}
+        classes, width = slots.class_counts.shape[1], slots.samples.shape[2]
+        sums: Any = None
+        for places, real in zip(*(tensor[part].split(width, 1) for tensor in slots.held), strict=True):
+            inputs = data.batches(places, slots.scaling[part])
+            _, features = self.model.evaluate_with_features(params, buffers, inputs)
+            features = vmap(algorithm.embed)(features) * real[..., None]
+            labels = F.one_hot(data.train_targets[places], classes).to(features.dtype)
+            found = [labels.mT @ features]
+            if algorithm.needs_second_moment:
+                found.append(features.mT @ features)
+            sums = found if sums is None else [one + other for one, other in zip(sums, found, strict=True)]
+        return dict(zip(("class_features", "second_moment"), sums, strict=False))
 
 
-def _centralize(parameters: Parameters, gradient: Tensor, which: Tensor) -> None:
+def _centralize(parameters: Layout, gradient: Tensor, which: Tensor) -> None:
     """As `fedga.algorithms.parameters.centralize`, in place, for the slots in ``which``: two passes over matrices."""
     for part in parameters.views(gradient).values():
         if part.dim() > 2:
@@ -146,18 +191,19 @@ class _GradientAt(torch.autograd.Function):
 class _Step:
     """One local step of all slots: its batch, and gradients on it."""
 
-    def __init__(self, model: StackedModel, data: DeviceData, slots: Slots, number: int, shares: Tensor) -> None:
-        self.model, self.slots, self.shares = model, slots, shares
+    def __init__(self, stack: _Stack, number: int, shares: Tensor) -> None:
+        self.stack, self.model, self.slots, self.shares = stack, stack.model, stack.slots, shares
+        slots, data = stack.slots, stack.data
         places, self.mask = slots.samples[:, number], slots.plan.mask[:, number]
         moves = None if slots.moves is None else slots.moves[:, number]
         self.inputs = data.batches(places, slots.scaling, moves, slots.augmentation)
         self.targets = data.train_targets[places]
         self.keys = slots.dropout_keys
-        if model.draws_at_random:
+        if stack.model.draws_at_random:
             self.keys = streams.fold(self.keys, self.keys.new_full((), number))
         self.teachers = {segment.position: self._teacher(segment) for segment in slots.segments}
 
-    def _teacher(self, segment: SlotSegment) -> tuple[Tensor | None, Tensor | None]:
+    def _teacher(self, segment: SlotSegment) -> tuple[Tensor | None, ...]:
         """Logits and features of the received model, where the algorithm asks for them."""
         algorithm, part = segment.algorithm, segment.slots
         if not algorithm.needs_global_logits:
@@ -171,7 +217,6 @@ class _Step:
     def gradient(self, params: Tensor, buffers: Tensor, into: Tensor, keep: float) -> tuple[Tensor, Tensor]:
         """What every slot follows, and its buffers afterwards."""
         segments = self.slots.segments
-        everything = slice(0, len(params))
         if any(overrides(segment.algorithm, "gradient") for segment in segments):
             after = buffers.clone()
             for segment in segments:
@@ -179,12 +224,11 @@ class _Step:
                 into[part], after[part] = self._asked(segment, params, buffers, into)
             gradient, buffers = into, after
         else:
-            gradient, buffers = self._at(params, buffers, everything, segments, into, keep)
+            gradient, buffers = self._at(params, buffers, slice(0, len(params)), segments, into, keep)
         for segment in segments:
             if overrides(segment.algorithm, "correct"):
                 part = segment.slots
-                hook = segment.algorithm.correct
-                gradient[part] = _mapped(self.model.params, hook, self.slots, segment, gradient[part])
+                gradient[part] = self.stack.mapped(segment.algorithm.correct, segment, gradient[part])
         return gradient, buffers
 
     def _asked(self, segment: SlotSegment, params: Tensor, buffers: Tensor, into: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,7 +246,7 @@ class _Step:
         def hook(params: Tensor, client: Client) -> Tensor:
             return segment.algorithm.gradient(at, params, client)
 
-        found = _mapped(self.model.params, hook, self.slots, segment, params[part])
+        found = self.stack.mapped(hook, segment, params[part])
         return found, passes[0] if passes else buffers[part]
 
     def _at(
@@ -268,71 +312,5 @@ def _penalty_gradient(algorithm: Algorithm, params: Tensor, global_params: Tenso
 
 def per_sample(hook: Callable[[Batch], Tensor], stacked: Batch) -> Tensor:
     """A hook of one client's batch on batches of many: ``[slots, samples, ...] -> [slots, samples]``."""
-    values = {each.name: getattr(stacked, each.name) for each in fields(Batch) if each.name != "round"}
-    given = {name: value for name, value in values.items() if value is not None}
+    given = {name: value for name, value in vars(stacked).items() if name != "round" and value is not None}
     return vmap(lambda given: hook(Batch(**given, round=stacked.round)))(given)
-
-
-# --- after training --------------------------------------------------------------------------------------------------
-
-
-def _reports(
-    model: StackedModel, data: DeviceData, slots: Slots, params: Tensor, buffers: Tensor
-) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
-    found: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = [
-        _trained(model, data, segment.algorithm.report, slots, segment, params, buffers)
-        if overrides(segment.algorithm, "report")
-        else ({}, segment.client_state)
-        for segment in slots.segments
-    ]
-    return [report for report, _ in found], [state for _, state in found]
-
-
-def _trained(
-    model: StackedModel,
-    data: DeviceData,
-    hook: Callable[[Trained], Any],
-    slots: Slots,
-    segment: SlotSegment,
-    params: Tensor,
-    buffers: Tensor,
-) -> Any:
-    """A hook of a `Trained` client, mapped over the slots of a segment."""
-
-    def one(params: Tensor, steps: Tensor, sums: dict[str, Any], client: Client) -> Any:
-        own: dict[str, Any] = {each.name: getattr(client, each.name) for each in fields(Client)}
-        return hook(Trained(**own, params=params, steps=steps, **sums))
-
-    sums = class_sums(model, data, slots, segment, params, buffers)
-    steps = slots.plan.steps[segment.slots].float()
-    return _mapped(model.params, one, slots, segment, params[segment.slots], steps, sums)
-
-
-def final_reports(
-    model: StackedModel, data: DeviceData, slots: Slots, params: Tensor, buffers: Tensor
-) -> dict[str, Tensor]:
-    """What clients say of the final model, ``[slots, ...]``; all slots have one algorithm."""
-    [segment] = slots.segments
-    return _trained(model, data, segment.algorithm.final_report, slots, segment, params, buffers)
-
-
-def class_sums(
-    model: StackedModel, data: DeviceData, slots: Slots, segment: SlotSegment, params: Tensor, buffers: Tensor
-) -> dict[str, Tensor]:
-    """Sums of features by class, and of their outer products, over the samples that each client holds."""
-    algorithm, part = segment.algorithm, segment.slots
-    if not algorithm.needs_class_features or slots.held is None:
-        return {}
-    classes, width = slots.class_counts.shape[1], slots.samples.shape[2]
-    sums: Any = None
-    scaling = InputScaling(slots.scaling.scale[part], slots.scaling.shift[part])
-    for places, real in zip(*(tensor[part].split(width, 1) for tensor in slots.held), strict=True):
-        inputs = data.batches(places, scaling)
-        _, features = model.evaluate_with_features(params[part], buffers[part], inputs)
-        features = vmap(algorithm.embed)(features) * real[..., None]
-        labels = F.one_hot(data.train_targets[places], classes).to(features.dtype)
-        found = [labels.mT @ features]
-        if algorithm.needs_second_moment:
-            found.append(features.mT @ features)
-        sums = found if sums is None else [one + other for one, other in zip(sums, found, strict=True)]
-    return dict(zip(("class_features", "second_moment"), sums, strict=False))

@@ -20,13 +20,10 @@ def scheduled_rate(lr: float, schedule: str, round_number: int, rounds: int) -> 
 class LocalOptimizer:
     """SGD or Adam, fresh every round, equal to ``torch.optim`` on every row; a copy whose rate is 0 stands still."""
 
-    def __init__(
-        self, kind: str, momentum: float, weight_decay: Tensor, clip: Tensor, decays: bool = True, clips: bool = True
-    ) -> None:
-        """``decays`` and ``clips`` may be False where no copy has weight decay, or a clip: a pass is saved."""
+    def __init__(self, kind: str, momentum: float, weight_decay: Tensor | None, clip: Tensor | None) -> None:
+        """Weight decay and largest norm of every copy, ``[copies]``; None where no copy has any: a pass is saved."""
         self.kind, self.momentum = kind, momentum
-        self.weight_decay, self.clip = weight_decay[:, None], clip[:, None]  # [copies, 1]
-        self.decays, self.clips = decays, clips
+        self.weight_decay, self.clip = (None if each is None else each[:, None] for each in (weight_decay, clip))
         self.first: Tensor | None = None
         self.second: Tensor | None = None
         self.taken = 0
@@ -36,7 +33,7 @@ class LocalOptimizer:
 
         That is the momentum of SGD without clipping, on a CPU; None for all else. `step` takes it as its gradient.
         """
-        if self.kind != "sgd" or not self.momentum or self.clips or runs_kernels(params):
+        if self.kind != "sgd" or not self.momentum or self.clip is not None or runs_kernels(params):
             return None
         first = self.first is None
         if self.first is None:
@@ -50,7 +47,7 @@ class LocalOptimizer:
             return
         rate, keep = lr[:, None], self._clipping(gradient)
         if self.kind == "sgd" and self.momentum == 0:
-            if self.decays:
+            if self.weight_decay is not None:
                 params.mul_(1 - rate * self.weight_decay)
             params.addcmul_(gradient, (rate * keep).expand_as(gradient), value=-1)
             return
@@ -63,13 +60,12 @@ class LocalOptimizer:
         first = self.first is None
         if first and self.momentum:
             self.first = torch.empty_like(params)
-        clip, decay = self.clip if self.clips else None, self.weight_decay if self.decays else None
-        sgd_step(params, gradient, self.first, lr, clip, decay, self.momentum, first)
+        sgd_step(params, gradient, self.first, lr, self.clip, self.weight_decay, self.momentum, first)
 
     def _clipping(self, gradient: Tensor) -> Tensor:
         """The factor that brings a gradient to the largest norm allowed, as ``torch.nn.utils.clip_grad_norm_``."""
-        if not self.clips:
-            return torch.ones_like(self.clip)
+        if self.clip is None:
+            return gradient.new_ones(len(gradient), 1)
         norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
         return (self.clip / (norm + 1e-6)).clamp(max=1)
 
@@ -78,7 +74,7 @@ class LocalOptimizer:
             self.first = gradient * keep
         elif gradient is not self.first:  # else it was added by whoever asked for the `accumulator`
             self.first.mul_(self.momentum).addcmul_(gradient, keep.expand_as(gradient))
-        if self.decays:
+        if self.weight_decay is not None:
             self.first.addcmul_(params, self.weight_decay.expand_as(params))
         return self.first
 
@@ -86,7 +82,7 @@ class LocalOptimizer:
         beta1, beta2 = ADAM_BETAS
         self.taken += 1
         gradient = gradient.mul_(keep)
-        if self.decays:
+        if self.weight_decay is not None:
             gradient.addcmul_(params, self.weight_decay.expand_as(params))
         if self.first is None or self.second is None:
             self.first, self.second = torch.zeros_like(gradient), torch.zeros_like(gradient)

@@ -195,7 +195,9 @@ class Reference:
             for key, tensors in self._own(one).items():
                 vector_to_parameters(self.kept[k][key].clone(), tensors)
         state = {key: value for key, value in self.kept[k].items() if key not in OWN}
-        lr = spec.lr * _schedule(spec.lr_schedule, (self.round - 1) / spec.rounds)
+        done = (self.round - 1) / spec.rounds
+        schedules = {"constant": 1.0, "cosine": (1 + cos(pi * done)) / 2, "exponential": 0.01**done}
+        lr = spec.lr * schedules[spec.lr_schedule]
         at = (torch.tensor(float(self.round)), torch.tensor(lr), self.parameters)
         known = (_vector(local), state, received, self.class_counts[k], *at)
         client = Client(*known)
@@ -312,11 +314,8 @@ class Reference:
 
     def _auxiliary_places(self) -> list[list[int]]:
         generator, number = streams.numpy_generator(self.spec.seed, "auxiliary"), self.algorithm.auxiliary_samples
-        rows = []
-        for label in range(self.dataset.num_classes):
-            places = np.flatnonzero(self.dataset.train_targets == label)
-            rows.append(generator.choice(places, number, replace=len(places) < number).tolist())
-        return rows
+        by_class = [np.flatnonzero(self.dataset.train_targets == c) for c in range(self.dataset.num_classes)]
+        return [generator.choice(places, number, replace=len(places) < number).tolist() for places in by_class]
 
     def _step(self, params: Tensor, update: Tensor) -> Tensor:
         """The server's step: of our optimisers by hand, as Reddi et al. 2021 write them; of others by their object."""
@@ -352,10 +351,6 @@ class Reference:
 
 
 # --- small parts -----------------------------------------------------------------------------------------------------
-
-
-def _schedule(kind: str, done: float) -> float:
-    return {"constant": 1.0, "cosine": (1 + cos(pi * done)) / 2, "exponential": 0.01**done}[kind]
 
 
 def _uniform(key: int) -> float:

@@ -6,6 +6,7 @@ asks: the engine, which trains stacked clients on this machine, or messages to o
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -83,15 +84,16 @@ def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Ret
     members: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
-    waves = [[of_group[turn] for of_group in members.values() if turn < len(of_group)] for turn in range(len(groups))]
     done: list[tuple[list[int], Returned]] = []
     last: dict[int, tuple[Tensor, Tensor]] = {}  # the newest model of every group
-    for wave in [wave for wave in waves if wave]:
+    for turn in zip_longest(*members.values()):
+        wave = [place for place in turn if place is not None]
         clients = asked.chosen.clients[:, wave]
         question = replace(asked, chosen=Chosen(clients), keep_models=True)
         if last:
             unchanged = (server.stack.params[0], server.stack.buffers[0])
-            question = replace(question, start=_stacked([last.get(groups[place], unchanged) for place in wave]))
+            params, buffers = zip(*(last.get(groups[place], unchanged) for place in wave), strict=True)
+            question = replace(question, start=(torch.stack(params), torch.stack(buffers)))
         returned = yield question
         if returned is None:
             return None
@@ -103,11 +105,6 @@ def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Ret
             last[groups[place]] = returned.params[0, row], returned.all_buffers[0, row]
         done.append((answered, returned))
     return _joined(server, done, groups, last)
-
-
-def _stacked(models: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    params, buffers = zip(*models, strict=True)
-    return torch.stack(params), torch.stack(buffers)
 
 
 def _joined(

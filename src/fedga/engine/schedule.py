@@ -27,12 +27,7 @@ class ClassDraws:
 
     rates: Tensor  # [clients, classes]: relative; those of classes that a client lacks are ignored
     counts: Tensor  # [clients, classes]: samples of each class
-    by_class: Tensor  # [clients, samples]: the positions of each client's samples, sorted by class
-
-    @classmethod
-    def of(cls, rates: Tensor, counts: Tensor, labels: Tensor) -> ClassDraws:
-        """``labels [clients, samples]`` in the order of positions; padding has a label beyond all classes."""
-        return cls(rates, counts, labels.argsort(dim=1, stable=True))
+    by_class: Tensor  # [clients, samples]: the positions of each client's samples, sorted by class, padding last
 
     def positions(self, words: Tensor) -> Tensor:
         """A position for each of the random words ``[clients, ...]``."""

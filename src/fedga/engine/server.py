@@ -4,7 +4,7 @@ It is the same whoever trains the clients: the engine, stacked on this machine, 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakMethod
 
@@ -78,16 +78,13 @@ class ServerSide:
         class_counts: ClassCounts = lambda: None,
     ) -> None:
         self.lanes, self.model, self.data, self.stack, self.evaluator = lanes, model, data, stack, evaluator
+        self.segments = stack.segments
         self.device, self.class_counts = data.device, class_counts
         self.active, self.num_clients = lanes[0].spec.active, lanes[0].federation.num_clients
         self.seeds = [lane.spec.seed for lane in lanes]
         self.uniform = torch.tensor([lane.spec.aggregation == "uniform" for lane in lanes], device=self.device)
         self.scaling = lane_scaling(lanes, data)
         evaluator.head = WeakMethod(self.head)  # no cycle: memory of a device is freed when the engine is let go
-
-    @property
-    def segments(self) -> list[Segment]:
-        return self.stack.segments
 
     @property
     def inspects(self) -> bool:
@@ -156,14 +153,10 @@ class ServerSide:
         auxiliary: tuple[Tensor, ...] = ()
         if segment.auxiliary is not None:
             stored = self.data.gather(segment.auxiliary)  # [lanes, classes, samples, ...]
-            scaling = InputScaling(self.scaling.scale[lanes], self.scaling.shift[lanes])
-            auxiliary = (scaling.apply(stored.flatten(1, 2)).view(stored.shape),)
+            auxiliary = (self.scaling[lanes].apply(stored.flatten(1, 2)).view(stored.shape),)
 
-        def one(
-            params: Tensor, buffers: Tensor, state: dict[str, Tensor], auxiliary: tuple[Tensor, ...], *more: Any
-        ) -> Any:
-            server = self._server(params, buffers, state, round_number)
-            return hook(replace(server, auxiliary=auxiliary[0]) if auxiliary else server, *more)
+        def one(params: Tensor, buffers: Tensor, state: Tensors, auxiliary: tuple[Tensor, ...], *more: Any) -> Any:
+            return hook(self._server(params, buffers, state, round_number, *auxiliary), *more)
 
         params, buffers = self.stack.params[lanes], self.stack.buffers[lanes]
         return vmap(one)(params, buffers, segment.state, auxiliary, *more)
@@ -211,17 +204,19 @@ class ServerSide:
         params = self.stack.params.clone()
         own_steps: dict[int, RoundResult] = {}
         for segment, reports, survey in zip(self.segments, returned.reports, surveys, strict=True):
-            algorithm, rule = segment.algorithm, segment.selection
-            seen = reports | self._inspected(segment, algorithm, round_number, returned)
-            of_rule = reports | self._inspected(segment, rule, round_number, returned)
-            rest = (round_number, returned, survey)
+            algorithm, rule, rows = segment.algorithm, segment.selection, segment.lanes
+            given = (round_number, returned.clients[rows], returned.shares[rows], returned.update[rows])
+            of_algorithm, of_rule = (
+                RoundResult(*given, reports | self._inspected(segment, part, round_number, returned), survey)
+                for part in (algorithm, rule)
+            )
+            counts = None if returned.counts is None else returned.counts[rows]
             if overrides(algorithm, "update_server"):
-                segment.state = self._after(segment, algorithm.update_server, segment.state, seen, *rest)
+                segment.state = _after(algorithm.update_server, segment.state, of_algorithm, counts)
             if overrides(rule, "update"):
-                segment.select_state = self._after(segment, rule.update, segment.select_state, of_rule, *rest)
+                segment.select_state = _after(rule.update, segment.select_state, of_rule, counts)
             if overrides(algorithm, "aggregate"):
-                for row, lane in enumerate(segment.numbers):
-                    own_steps[lane] = _round_of(returned, lane, row, round_number, seen, survey)
+                own_steps |= {lane: _row(of_algorithm, row, counts) for row, lane in enumerate(segment.numbers)}
         for group in self.stack.servers:
             self._step(group, params, returned.update, own_steps)
         self.stack.move(params, returned.buffers, round_number)
@@ -260,45 +255,17 @@ class ServerSide:
         if not overrides(inspector, "inspect"):
             return {}
         assert returned.params is not None
-        rows = segment.lanes
+        return self._of_servers(segment, inspector.inspect, round_number, returned.params[segment.lanes])
 
-        def one(params: Tensor, buffers: Tensor, state: dict[str, Tensor], models: Tensor) -> dict[str, Tensor]:
-            return inspector.inspect(self._server(params, buffers, state, round_number), models)
-
-        return vmap(one)(self.stack.params[rows], self.stack.buffers[rows], segment.state, returned.params[rows])
-
-    def _after(
-        self,
-        segment: Segment,
-        hook: Callable[[Tensors, RoundResult], dict[str, Tensor]],
-        state: dict[str, Tensor],
-        reports: dict[str, Tensor],
-        round_number: int,
-        returned: Returned,
-        survey: Tensor | None,
-    ) -> dict[str, Tensor]:
-        """The state after a round, of every lane of a segment; each sees the clients that answered, and no others."""
-        rows = segment.lanes
-        if returned.counts is not None:
-            found = [
-                hook(rows_of(state, row), _round_of(returned, lane, row, round_number, reports, survey))
-                for row, lane in enumerate(segment.numbers)
-            ]
-            return {name: torch.stack([each[name] for each in found]) for name in found[0]}
-
-        def one(state: dict[str, Tensor], given: tuple[Any, ...], surveyed: tuple[Tensor, ...]) -> dict[str, Tensor]:
-            return hook(state, RoundResult(round_number, *given, *surveyed))
-
-        given = (returned.clients[rows], returned.shares[rows], returned.update[rows], reports)
-        return vmap(one)(state, given, () if survey is None else (survey,))
-
-    def _server(self, params: Tensor, buffers: Tensor, state: Tensors, round_number: int) -> Server:
-        """The server of one lane, without samples of its own."""
+    def _server(
+        self, params: Tensor, buffers: Tensor, state: Tensors, number: int, auxiliary: Tensor | None = None
+    ) -> Server:
+        """The server of one lane."""
 
         def forward(params: Tensor, inputs: Tensor) -> Tensor:
             return self.model.forward_one(params, buffers, inputs)
 
-        return Server(params, state, self.data.dataset.num_classes, forward, self.model.params, None, round_number)
+        return Server(params, state, self.data.dataset.num_classes, forward, self.model.params, auxiliary, number)
 
     def _server_of(self, segment: Segment, lane: int, round_number: int) -> Server:
         state = rows_of(segment.state, lane - segment.lanes.start)
@@ -318,12 +285,9 @@ class ServerSide:
 
     def head(self, lanes: Sequence[int], round_number: int) -> Head | None:
         """The algorithms' head for a stack of models, one of each of the named lanes; None: the network's own."""
-        segments = [self._segment_of(lane) for lane in lanes]
-        if not overrides(segments[0].algorithm, "head"):
-            return None
-        rows = torch.tensor([lane - segments[0].lanes.start for lane in lanes], device=self.device)
-        sent = rows_of(self._broadcast(segments[0], round_number), rows)
-        return stacked_head(self.model, segments[0].algorithm, sent)
+        segment = self._segment_of(lanes[0])
+        rows = torch.tensor([lane - segment.lanes.start for lane in lanes], device=self.device)
+        return stacked_head(self.model, segment.algorithm, rows_of(self._broadcast(segment, round_number), rows))
 
     def sent_with_head(self, lane: int, round_number: int) -> dict[str, Tensor]:
         """What the head of a lane's algorithm needs beside the model; nothing where the network's own is used."""
@@ -370,19 +334,26 @@ def lane_scaling(lanes: Sequence[Lane], data: DeviceData) -> InputScaling:
     return InputScaling(torch.stack([one.scale for one in each]), torch.stack([one.shift for one in each]))
 
 
-def _round_of(
-    returned: Returned, lane: int, row: int, round_number: int, reports: dict[str, Tensor], survey: Tensor | None
-) -> RoundResult:
-    """A round as the server of one lane sees it, which is in this row of its segment."""
-    there = slice(0, None if returned.counts is None else returned.counts[lane])
-    return RoundResult(
-        round_number,
-        returned.clients[lane, there],
-        returned.shares[lane, there],
-        returned.update[lane],
-        rows_of(reports, (row, there)),
-        None if survey is None else survey[row],
-    )
+def _row(stacked: RoundResult, row: int, counts: list[int] | None) -> RoundResult:
+    """The round of one lane out of that of a segment, ``[lanes, ...]``: its server sees the clients that answered."""
+    there = (row, slice(None if counts is None else counts[row]))
+    survey = None if stacked.survey is None else stacked.survey[row]
+    seen = (stacked.clients[there], stacked.shares[there], stacked.update[row], rows_of(stacked.reports, there))
+    return RoundResult(stacked.number, *seen, survey)
+
+
+def _after(
+    hook: Callable[[Tensors, RoundResult], dict[str, Tensor]],
+    state: dict[str, Tensor],
+    stacked: RoundResult,
+    counts: list[int] | None,
+) -> dict[str, Tensor]:
+    """The state after a round, of every lane of a segment."""
+    if counts is not None:
+        found = [hook(rows_of(state, row), _row(stacked, row, counts)) for row in range(len(counts))]
+        return {name: torch.stack([each[name] for each in found]) for name in found[0]}
+    tensors = {name: value for name, value in vars(stacked).items() if name != "number" and value is not None}
+    return vmap(lambda state, given: hook(state, RoundResult(stacked.number, **given)))(state, tensors)
 
 
 def lane_sums(weights: Tensor, values: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from fedga.engine.augment import draw_moves
 from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
 from fedga.engine.local import Slots, SlotSegment
 from fedga.engine.optimizers import scheduled_rate
-from fedga.engine.stack.lanes import OWN, Own
+from fedga.engine.stack.lanes import OWN
 from fedga.errors import FedGAError
 from fedga.selection.availability import work_shares
 from fedga.spec.augmentation import Augmentation
@@ -77,7 +77,6 @@ class SlotPlanner:
         params: Tensor,
         buffers: Tensor,
         segments: list[SlotSegment],
-        owns: Sequence[Own | None],
     ) -> Slots:
         """``params`` and ``buffers`` are ``[slots, ...]`` and may be written to: a client's own part is filled in."""
         lanes, per_lane = places.lanes, places.clients.shape[1]
@@ -89,10 +88,10 @@ class SlotPlanner:
         if self.augmentation:
             keys = self._keys("augment", round_number, places)
             moves = draw_moves(keys, plan.positions.shape[1:], self.augmentation)
-        for segment, own in zip(segments, owns, strict=True):
-            if own is not None:
-                params[segment.slots, own.params] = segment.client_state.pop(OWN[0])
-                buffers[segment.slots, own.buffers] = segment.client_state.pop(OWN[1])
+        for segment in segments:
+            if segment.own is not None:
+                params[segment.slots, segment.own.params] = segment.client_state.pop(OWN[0])
+                buffers[segment.slots, segment.own.buffers] = segment.client_state.pop(OWN[1])
         return Slots(
             params=params,
             buffers=buffers,
@@ -101,16 +100,13 @@ class SlotPlanner:
             moves=moves,
             held=self._held(which, flat) if self.needs_samples else None,
             class_counts=self.table.class_counts[self.table.of_lane[which], flat],
-            scaling=InputScaling(self.scaling.scale[which], self.scaling.shift[which]),
+            scaling=self.scaling[which],
             dropout_keys=self._keys("dropout", round_number, places),
             round=torch.full((), float(round_number), dtype=self.dtype, device=self.device),
             lr=self.per_lane(rates).repeat_interleave(per_lane),
-            weight_decay=self.weight_decay[which],
-            clip=self.clip[which],
-            centralize=self.centralize[which],
-            decays=any(each.weight_decay for each in specs),
-            clips=any(each.clip for each in specs),
-            centralizes=any(each.centralize for each in specs),
+            weight_decay=self.weight_decay[which] if any(each.weight_decay for each in specs) else None,
+            clip=self.clip[which] if any(each.clip for each in specs) else None,
+            centralize=self.centralize[which] if any(each.centralize for each in specs) else None,
             augmentation=self.augmentation,
             segments=segments,
         )
@@ -159,7 +155,7 @@ class SlotPlanner:
         drawn &= ~usual | (self.lengths[which, flat] != self.table.sizes[self.table.of_lane[which], flat])
         held, real = self._held(which, flat)
         labels = torch.where(real > 0, self.data.train_targets[held], self.data.dataset.num_classes)
-        return drawn, schedule.ClassDraws.of(rates, counts, labels)
+        return drawn, schedule.ClassDraws(rates, counts, labels.argsort(dim=1, stable=True))
 
     def _held(self, which: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
         """All samples of each slot's client, ``[slots, samples]``: their places, and 1 for real ones."""

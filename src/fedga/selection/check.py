@@ -10,6 +10,7 @@ from torch.func import vmap
 from fedga.algorithms.base import RoundResult, Server, Setup
 from fedga.algorithms.checking.declared import check_hooks
 from fedga.algorithms.parameters import Parameters
+from fedga.common.tracing import format_error
 from fedga.errors import FedGAError
 from fedga.selection.base import Choice, Selection
 
@@ -29,11 +30,10 @@ def check_selection(rule: Selection, name: str = "") -> None:
     except FedGAError:
         raise
     except Exception as error:
-        words = " ".join(str(error).split())[:200].rstrip(".")
         own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name in vars(type(rule))]
         where = f"line {own[-1].lineno}, " if own else ""
         raise FedGAError(
-            f"{called} fails ({where}{type(error).__name__}: {words}): it is mapped over runs, so write it with torch "
+            f"{called} fails ({where}{format_error(error)}): it is mapped over runs, so write it with torch "
             "alone, without .item(), .tolist() or branching on values of tensors"
         ) from error
 

@@ -7,10 +7,11 @@ Algorithm 2.
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedga.algorithms.base import Tensors
-from fedga.servers.base import ServerOptimizer, zeros_and
+from fedga.servers.base import ServerOptimizer
 
 BETAS, TAU = (0.9, 0.99), 1e-3
 
@@ -21,7 +22,7 @@ class Adam(ServerOptimizer):
     default_rate: ClassVar[float] = 0.01
 
     def state(self, params: Tensor) -> dict[str, Tensor]:
-        return zeros_and(params, TAU**2)
+        return {"first": torch.zeros_like(params), "second": torch.full_like(params, TAU**2)}
 
     def step(self, params: Tensor, update: Tensor, state: Tensors, rate: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         first = BETAS[0] * state["first"] + (1 - BETAS[0]) * update

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from fedga.algorithms.base import Tensors
@@ -23,9 +22,3 @@ class ServerOptimizer:
     def step(self, params: Tensor, update: Tensor, state: Tensors, rate: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The next model and what is kept, from the clients' mean ``update [parameters]`` and ``rate []``."""
         return params + rate * update, dict(state)
-
-
-def zeros_and(params: Tensor, second: float | None = None) -> dict[str, Tensor]:
-    """A first moment of zeros, and a second one where there is any."""
-    rest = params.new_zeros(0) if second is None else torch.full_like(params, second)
-    return {"first": torch.zeros_like(params), "second": rest}

@@ -6,10 +6,11 @@ Hsu, Qi and Brown. Measuring the Effects of Non-Identical Data Distribution for 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedga.algorithms.base import Tensors
-from fedga.servers.base import ServerOptimizer, zeros_and
+from fedga.servers.base import ServerOptimizer
 
 MOMENTUM = 0.9
 
@@ -19,7 +20,7 @@ class Momentum(ServerOptimizer):
     citation: ClassVar[str] = "Hsu et al. 2019"
 
     def state(self, params: Tensor) -> dict[str, Tensor]:
-        return zeros_and(params)
+        return super().state(params) | {"first": torch.zeros_like(params)}
 
     def step(self, params: Tensor, update: Tensor, state: Tensors, rate: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         velocity = MOMENTUM * state["first"] + update

@@ -5,14 +5,14 @@ trains with the algorithm in every way there is.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Setup, Tensors, Trained, overrides
+from fedga.algorithms.base import Algorithm, Batch, RoundResult, Setup, Tensors, Trained, overrides
 from fedga.algorithms.checking.declared import check_declarations
 from fedga.algorithms.checking.hooks import Hooks, close, shown
 from fedga.algorithms.checking.made_up import (
@@ -53,10 +53,9 @@ class _Checker:
         state = self.hooks.call("server_state", lambda: algorithm.server_state(setup))
         self.hooks.tensors("server_state", state)
         self._legacy_select(state)
-        held = self.made.auxiliary if algorithm.auxiliary_samples else None
-        given = (params, state) if held is None else (params, state, held)
+        given = (params, state, self.made.auxiliary) if algorithm.auxiliary_samples else (params, state)
         received = self.hooks.mapped("broadcast", lambda *given: algorithm.broadcast(server_of(*given)), *given)
-        self.hooks.as_declared("broadcast", "downloads", algorithm.downloads, received)
+        self.hooks.as_declared("broadcast", "downloads", received)
         return state, received
 
     def _legacy_select(self, state: Tensors) -> None:
@@ -103,8 +102,7 @@ class _Checker:
 
     def _per_sample(self, hook: str, function: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
         """The values of a hook that gives one number per sample, alone and mapped over clients."""
-        values = {each.name: getattr(batch, each.name) for each in fields(Batch)}
-        given = {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in vars(batch).items() if value is not None}
 
         def one(given: Mapping[str, Any]) -> Any:
             return self._shaped_per_sample(hook, function(Batch(**given)))
@@ -115,12 +113,11 @@ class _Checker:
         is_tensor = isinstance(values, Tensor)
         self.require(is_tensor, f"{hook} gave {a_or_an(values)}: return a tensor with one number per sample")
         shape = tuple(values.shape)
-        one = f'{hook} gave one number for the whole batch: return one per sample (reduction="none")'
-        self.require(shape != (), one)
-        per_class = f"{hook} gave a number per sample and class: add up over the classes with .sum(-1)"
-        self.require(shape != (SAMPLES, CLASSES), per_class)
-        other = f"{hook} gave shape {list(shape)} for {SAMPLES} samples: return one number per sample"
-        self.require(shape == (SAMPLES,), other)
+        wrong = {
+            (): 'gave one number for the whole batch: return one per sample (reduction="none")',
+            (SAMPLES, CLASSES): "gave a number per sample and class: add up over the classes with .sum(-1)",
+        }.get(shape, f"gave shape {list(shape)} for {SAMPLES} samples: return one number per sample")
+        self.require(shape == (SAMPLES,), f"{hook} {wrong}")
         return values
 
     def _check_finite(self, batch: Batch) -> None:
@@ -143,13 +140,11 @@ class _Checker:
     def _is_finite(self, batch: Batch) -> bool:
         """Of the real samples, loss and gradient, in float32 as in training."""
         logits = batch.logits.float().requires_grad_()
-        floats = {
-            each.name: getattr(batch, each.name).float()
-            for each in fields(Batch)
-            if isinstance(getattr(batch, each.name), Tensor) and each.name != "targets"
+        floats: dict[str, Any] = {
+            name: value.float() for name, value in vars(batch).items() if isinstance(value, Tensor)
         }
         received = {name: value.float() for name, value in batch.received.items()}
-        inputs = Batch(**{**floats, "logits": logits, "targets": batch.targets, "received": received})
+        inputs = replace(batch, **floats | {"logits": logits, "targets": batch.targets, "received": received})
         if inputs.features is not None:
             inputs.features.requires_grad_()
         losses = self.hooks.call("local_loss", lambda: self.algorithm.local_loss(inputs))[:REAL]
@@ -200,7 +195,7 @@ class _Checker:
     def _client_state(self, params: Tensor, start: Tensor) -> Tensors:
         algorithm = self.algorithm
         state = self.hooks.call("client_state", lambda: algorithm.client_state(params))
-        self.hooks.as_declared("client_state", "client_state_spec", algorithm.client_state_spec, state)
+        self.hooks.as_declared("client_state", "client_state_spec", state)
         other = self.hooks.call("client_state", lambda: algorithm.client_state(start))
         self.require(
             all(torch.equal(value, other[name]) for name, value in state.items()),
@@ -249,21 +244,20 @@ class _Checker:
             sums = (labels.T @ embedded, embedded.T @ embedded)[: 1 + algorithm.needs_second_moment]
 
         def trained(params: Tensor, *rest: Any) -> Trained:
-            given = {each.name: getattr(client_of(*rest[:4]), each.name) for each in fields(Client)}
-            steps = torch.tensor(3.0, dtype=torch.float64)
+            steps, given = torch.tensor(3.0, dtype=torch.float64), vars(client_of(*rest[:4]))
             return Trained(**given, params=params, steps=steps, **dict(zip(_SUMS, rest[4:], strict=False)))
 
         answer = self.hooks.mapped("report", lambda *given: algorithm.report(trained(*given)), params, *client, *sums)
         is_pair = isinstance(answer, tuple) and len(answer) == 2
         self.require(is_pair, "report must return two dictionaries: what is sent, and what the client keeps")
         reported, kept = answer
-        self.hooks.as_declared("report", "uploads", tuple(s for s in algorithm.uploads if s.name != "survey"), reported)
-        self.hooks.as_declared("report", "client_state_spec", algorithm.client_state_spec, kept, does="keep")
+        self.hooks.as_declared("report", "uploads", reported)
+        self.hooks.as_declared("report", "client_state_spec", kept, does="keep")
         final: Tensors = {}
         if algorithm.finishes:
             given = (params, *client, *sums)
             final = self.hooks.mapped("final_report", lambda *given: algorithm.final_report(trained(*given)), *given)
-            self.hooks.as_declared("final_report", "final_uploads", algorithm.final_uploads, final)
+            self.hooks.as_declared("final_report", "final_uploads", final)
         return reported, final
 
     def _penalty(self, params: Tensor, start: Tensor) -> None:

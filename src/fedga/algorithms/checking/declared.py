@@ -37,7 +37,8 @@ def check_options(kind: type[Algorithm], name: str) -> None:
                 "typed on the command line"
             )
     for option, value in vars(kind).items():
-        if _is_public(option) and type(value) in OPTION_TYPES and option not in types and not option.isupper():
+        known = option.startswith("_") or option.isupper() or option in vars(Algorithm) or option in types
+        if type(value) in OPTION_TYPES and not known:
             written = type(value).__name__
             raise FedGAError(
                 f"{option} of {name} has no type, and so is no option: write {option}: {written} = {value!r}, or "
@@ -80,10 +81,6 @@ def _check_sent(what: str, declared: Any, name: str) -> None:
                 f'{name}: {what} holds {sent!r}: write Sent("name", SIZE) with SIZE "1", "classes", "parameters" or '
                 '"features", or several with × between them'
             )
-
-
-def _is_public(name: str) -> bool:
-    return not name.startswith("_") and name not in vars(Algorithm)
 
 
 def check_hooks(kind: type, base: type, name: str, also: Collection[str] = ()) -> None:

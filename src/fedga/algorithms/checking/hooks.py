@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedga.algorithms.base import Algorithm, Sent, Tensors
+from fedga.algorithms.base import Algorithm, Tensors
 from fedga.algorithms.checking.declared import HOOKS
 from fedga.common.mapping import DRAWS, FirstChange, in_brackets, why_not_mapped
 from fedga.common.tracing import format_error, line_of
@@ -142,11 +142,11 @@ class Hooks:
         self.require(are_tensors, f"{hook} must return a dictionary of tensors, not {shown(found)}")
         return found
 
-    def as_declared(
-        self, hook: str, what: str, declared: tuple[Sent, ...], found: Any, *, does: str = "return"
-    ) -> None:
+    def as_declared(self, hook: str, what: str, found: Any, *, does: str = "return") -> None:
         """Names and sizes, so that the costs that are printed are those that are paid."""
-        sizes = {sent.name: sent.size for sent in declared}
+        sizes = {sent.name: sent.size for sent in getattr(self.algorithm, what)}
+        if what == "uploads":
+            sizes.pop("survey", None)  # which is no part of a report
         for name, value in self.tensors(hook, found).items():
             size = next((size for size, shape in self.shapes.items() if shape == tuple(value.shape)), None)
             if size is None or not value.is_floating_point():

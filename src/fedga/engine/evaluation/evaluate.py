@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +56,8 @@ def evaluate(
         return _totals(model.evaluate(some, their_buffers, inputs, head), samples[1], data.dataset.num_classes)
 
     parts = workers.map(torch.no_grad()(work), product(stacks, samples))
-    totals = [_add([next(parts) for _ in samples]) for _ in stacks]
+    of_stacks = (zip(*islice(parts, len(samples)), strict=True) for _ in stacks)
+    totals = [[torch.stack(column).sum(0) for column in columns] for columns in of_stacks]
     confusion, probability, loss = (torch.cat(column) for column in zip(*totals, strict=True))
     counts = F.one_hot(data.test_targets, data.dataset.num_classes).sum(0)
     return Evaluation(confusion, probability / counts[:, None], (loss / len(data.test_targets)).float())
@@ -69,7 +70,3 @@ def _totals(logits: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, 
     predicted = F.one_hot(log_probs.argmax(-1), num_classes).to(log_probs.dtype)  # [models, samples, classes]
     loss = -(log_probs * true).sum((1, 2), dtype=torch.float64)
     return true.T @ predicted, true.T @ log_probs.exp(), loss
-
-
-def _add(parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    return tuple(torch.stack(column).sum(0) for column in zip(*parts, strict=True))

@@ -55,10 +55,8 @@ class ClientEvaluator:
     def metric_rows(self, stack: LaneStack, round_number: int) -> list[dict[str, float] | None]:
         """Scores of the global models beside those of the averaged ones, where due; examined and last rounds are."""
         regular = round_number % self.lanes[0].spec.evaluate_every == 0
-        asked = self.examined(round_number) | {
-            lane for lane, each in enumerate(self.lanes) if round_number == each.spec.rounds
-        }
-        due = [lane for lane in range(len(self.lanes)) if regular or lane in asked]
+        examined, ends = self.examined(round_number), [round_number == each.spec.rounds for each in self.lanes]
+        due = [lane for lane, is_last in enumerate(ends) if regular or is_last or lane in examined]
         rows: list[dict[str, float] | None] = [None] * len(self.lanes)
         if not due or not len(self.data.test_targets):
             return rows

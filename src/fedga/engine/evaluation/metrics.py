@@ -86,25 +86,17 @@ def client_records(
     clients: Tensor, class_counts: Tensor, before: Evaluation, after: Evaluation
 ) -> list[list[ClientRecord]]:
     """Per lane, its active clients. ``clients [lanes, active]``; ``before`` has a row per lane, ``after`` per slot."""
-    lanes, active = clients.shape
-    accuracy_before = score.recall(before.confusion.double()).tolist()
-    ea_before = asymmetry.asymmetry_from_means(before.mean_predictions).tolist()
-    accuracy_after = score.recall(after.confusion.double()).view(lanes, active, -1).tolist()
-    ea_after = asymmetry.asymmetry_from_means(after.mean_predictions).view(lanes, active, -1).tolist()
-    chosen, counts = clients.tolist(), class_counts.long().tolist()
+    shape = (*clients.shape, -1)
+    by_lane = (score.recall(before.confusion.double()), asymmetry.asymmetry_from_means(before.mean_predictions))
+    by_slot = (score.recall(after.confusion.double()), asymmetry.asymmetry_from_means(after.mean_predictions))
+    each = (clients, class_counts.long(), *(values.view(shape) for values in by_slot))
+    rows = zip(*(values.tolist() for values in (*by_lane, *each)), strict=True)
     return [
         [
-            ClientRecord(
-                chosen[lane][slot],
-                counts[lane][slot],
-                accuracy_before[lane],
-                accuracy_after[lane][slot],
-                ea_before[lane],
-                ea_after[lane][slot],
-            )
-            for slot in range(active)
+            ClientRecord(client, counts, accuracy, accuracy_after, ea, ea_after)
+            for client, counts, accuracy_after, ea_after in zip(*slots, strict=True)
         ]
-        for lane in range(lanes)
+        for accuracy, ea, *slots in rows
     ]
 
 

@@ -21,8 +21,8 @@ class GraphCache:
     """`train_locally`, from a recording where there is one. The first round of a shape runs plainly and warms up."""
 
     def __init__(self) -> None:
-        self._warm: set[Any] = set()
-        self._recordings: dict[Any, _Recording] = {}
+        # By signature: the tensors that a recording reads, the recording, and the tensors it writes; None before it.
+        self._recordings: dict[Any, tuple[Slots, torch.cuda.CUDAGraph, LocalResult] | None] = {}
         self._pool: Any = None
 
     def train(
@@ -30,42 +30,35 @@ class GraphCache:
     ) -> LocalResult:
         """The result lies in tensors that the next call overwrites."""
         key = _signature(slots)
-        if key not in self._warm:
-            self._warm.add(key)
-            return train_locally(model, data, slots, optimizer, momentum)
         if key not in self._recordings:
+            self._recordings[key] = None
+            return train_locally(model, data, slots, optimizer, momentum)
+        recording = self._recordings[key]
+        if recording is None:
+            own, graph = _clone(slots), torch.cuda.CUDAGraph()
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._recordings[key] = _Recording(model, data, slots, optimizer, momentum, self._pool)
-        return self._recordings[key].replay(slots)
-
-
-class _Recording:
-    def __init__(
-        self, model: StackedModel, data: DeviceData, slots: Slots, optimizer: str, momentum: float, pool: Any
-    ) -> None:
-        self.slots = _clone(slots)
-        self.graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(data.device)
-        gc.collect()
-        gc.disable()  # what it frees on the device would end the recording
-        try:
-            with torch.cuda.graph(self.graph, pool=pool):
-                self.result = train_locally(model, data, self.slots, optimizer, momentum)
-        finally:
-            gc.enable()
-
-    def replay(self, slots: Slots) -> LocalResult:
-        for place, value in zip(_tensors(self.slots), _tensors(slots), strict=True):
+            torch.cuda.synchronize(data.device)
+            gc.collect()
+            gc.disable()  # what it frees on the device would end the recording
+            try:
+                with torch.cuda.graph(graph, pool=self._pool):
+                    result = train_locally(model, data, own, optimizer, momentum)
+            finally:
+                gc.enable()
+            recording = self._recordings[key] = own, graph, result
+        own, graph, result = recording
+        for place, value in zip(_tensors(own), _tensors(slots), strict=True):
             place.copy_(value)
-        self.graph.replay()
-        return self.result
+        graph.replay()
+        return result
 
 
 def _signature(slots: Slots) -> Any:
     """What a recording depends on besides the values in its tensors."""
     segments = tuple((part.algorithm, part.slots.start, part.slots.stop) for part in slots.segments)
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in _tensors(slots))
-    return segments, shapes, slots.decays, slots.clips, slots.centralizes, slots.augmentation
+    absent = [part is None for part in (slots.weight_decay, slots.clip, slots.centralize)]
+    return segments, shapes, tuple(absent), slots.augmentation
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -6,6 +6,7 @@ Inside `torch.func.vmap` a layer sees one copy. The functions here take an axis 
 
 import os
 import shutil
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
+from torch.nn.modules.utils import _pair
 
 
 @cache
@@ -84,49 +86,30 @@ class _Convolution(_ForAllCopies):
 
     @staticmethod
     def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor | None, ...]:
+        from fedga.engine.gpu.kernels.convolution import input_gradient, weight_gradient
+
         x, weight = ctx.saved_tensors
         by_x = by_weight = by_bias = None
         shared = (ctx.stride, ctx.padding, ctx.tf32)
         if ctx.needs_input_grad[0]:
-            by_x = _InputGradient.apply(by_y, weight, tuple(x.shape[3:]), *shared)
+            by_x = _Gradient.apply(input_gradient, by_y, weight, tuple(x.shape[3:]), *shared)
         if ctx.needs_input_grad[1]:
-            by_weight = _WeightGradient.apply(x, by_y, tuple(weight.shape[3:]), *shared)
+            by_weight = _Gradient.apply(weight_gradient, x, by_y, tuple(weight.shape[3:]), *shared)
         if ctx.has_bias and ctx.needs_input_grad[2]:
             by_bias = by_y.sum((1, 3, 4))
         return by_x, by_weight, by_bias, None, None, None
 
 
 class _Gradient(_ForAllCopies):
-    """A derivative, which has none of its own: a function only in order to have a rule for `vmap`."""
+    """A derivative, which has none of its own, by a function: a class only in order to have a rule for `vmap`."""
+
+    @staticmethod
+    def forward(function: Callable[..., Any], *given: Any) -> Any:
+        return function(*given)
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
         pass
-
-
-class _InputGradient(_Gradient):
-    @staticmethod
-    def forward(
-        by_y: Tensor, weight: Tensor, size: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
-    ) -> Tensor:
-        from fedga.engine.gpu.kernels.convolution import correlate
-        from fedga.engine.gpu.kernels.padding import spread
-
-        around: list[int] = []
-        for length, taps, pad in zip(size, weight.shape[3:], padding, strict=True):
-            unread = (length + 2 * pad - taps) % stride  # rows at the end that no output looked at
-            around += [taps - 1 - pad, taps - 1 - pad + unread]
-        return correlate(spread(by_y, around, stride), weight.flip((3, 4)).transpose(1, 2), None, 1, tf32)
-
-
-class _WeightGradient(_Gradient):
-    @staticmethod
-    def forward(
-        x: Tensor, by_y: Tensor, taps: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
-    ) -> Tensor:
-        from fedga.engine.gpu.kernels.convolution import weight_gradient
-
-        return weight_gradient(x, by_y, taps, stride, padding, tf32)
 
 
 class StackedConv2d(nn.Module):
@@ -184,15 +167,9 @@ class _Pooling(_ForAllCopies):
 
     @staticmethod
     def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return _PoolingGradient.apply(by_y, ctx.saved_tensors[0], ctx.size, ctx.window), None
-
-
-class _PoolingGradient(_Gradient):
-    @staticmethod
-    def forward(by_y: Tensor, chosen: Tensor, size: tuple[int, int], window: tuple[int, int]) -> Tensor:
         from fedga.engine.gpu.kernels.pooling import pool_gradient
 
-        return pool_gradient(by_y, chosen, size, window)
+        return _Gradient.apply(pool_gradient, by_y, ctx.saved_tensors[0], ctx.size, ctx.window), None
 
 
 def _pairs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -277,10 +254,6 @@ class StackedMaxPool2d(nn.Module):
         return F.max_pool2d(inputs, self.window)
 
 
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
 class _Normalization(_ForAllCopies):
     """Batch normalisation of ``[copies, samples, channels, ...]``; its second and third output are statistics."""
 
@@ -299,19 +272,11 @@ class _Normalization(_ForAllCopies):
 
     @staticmethod
     def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x, mask, weight, mean, variance = ctx.saved_tensors
-        by_x, by_weight, by_bias = _NormalizationGradient.apply(x, by_y, mask, weight, mean, variance, ctx.eps)
+        from fedga.engine.gpu.kernels.normalization import normalize_gradient
+
+        x, *saved = ctx.saved_tensors
+        by_x, by_weight, by_bias = _Gradient.apply(normalize_gradient, x, by_y, *saved, ctx.eps)
         return by_x, None, by_weight, by_bias, None
-
-
-class _NormalizationGradient(_Gradient):
-    @staticmethod
-    def forward(
-        x: Tensor, by_y: Tensor, mask: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        from fedga.engine.gpu.kernels import normalization
-
-        return normalization.normalize_gradient(x, by_y, mask, weight, mean, variance, eps)
 
 
 def normalize(

@@ -65,8 +65,6 @@ class MemoryBudget:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in str(error) or "[enforce fail at alloc_cpu.cpp" in str(error)
-    )
+    of_cpu = ("can't allocate memory", "[enforce fail at alloc_cpu.cpp")
+    told_so = isinstance(error, RuntimeError) and any(words in str(error) for words in of_cpu)
+    return told_so or isinstance(error, torch.OutOfMemoryError | MemoryError)

@@ -140,6 +140,10 @@ class Own:
         params, own_buffers = (mask.nonzero()[:, 0].to(device) for mask in masks)
         return cls(params, own_buffers, any(name in stays for name in model.params.head))
 
+    def of_model(self, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The part that stays, of one model or of many."""
+        return {OWN[0]: params[..., self.params], OWN[1]: buffers[..., self.buffers]}
+
 
 @dataclass(eq=False)
 class Segment:
@@ -268,9 +272,8 @@ class LaneStack:
         for segment in self.segments:
             parts = (("server.", segment.state), ("select.", segment.select_state), ("client.", segment.client_state))
             for prefix, tensors in parts:
-                for name, tensor in tensors.items():
-                    for position, lane in enumerate(segment.numbers):
-                        found[lane][prefix + name] = tensor[position]
+                for position, lane in enumerate(segment.numbers):
+                    found[lane] |= {prefix + name: tensor[position] for name, tensor in tensors.items()}
         return [{name: tensor.cpu().clone() for name, tensor in state.items()} for state in found]
 
 
@@ -289,16 +292,12 @@ def server_state(lane: Lane, model: StackedModel) -> LaneState:
 
 def first_client_state(algorithm: Algorithm, model: StackedModel, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
     """What a client keeps before its first round, its own part of the model included."""
-    state, own = dict(algorithm.client_state(params)), Own.of(algorithm, model, params.device)
-    if own is not None:
-        state |= dict(zip(OWN, (params[own.params], buffers[own.buffers]), strict=True))
-    return state
+    own = Own.of(algorithm, model, params.device)
+    return dict(algorithm.client_state(params)) | (own.of_model(params, buffers) if own else {})
 
 
 def first_state(lane: Lane, model: StackedModel) -> LaneState:
     """What a lane has before its first round, its clients included."""
     state, num_clients = dict(server_state(lane, model)), lane.federation.num_clients
     kept = first_client_state(lane.algorithm, model, state["params"], state["buffers"])
-    for name, value in kept.items():
-        state[f"client.{name}"] = value.expand(num_clients, *value.shape)
-    return state
+    return state | {f"client.{name}": value.expand(num_clients, *value.shape) for name, value in kept.items()}

@@ -39,14 +39,9 @@ class BatchContext:
         self.mask = self.dropout_key = self.features = None
 
 
-class KeepFeatures:
-    """Notes the input of the head; an object, and no closure, so that a copy of a network has a context of its own."""
-
-    def __init__(self, context: BatchContext) -> None:
-        self.context = context
-
-    def __call__(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self.context.features = inputs[0]
+def keep_features(context: BatchContext, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Notes the input of the head."""
+    context.features = inputs[0]
 
 
 class MaskedBatchNorm(nn.Module):
@@ -75,7 +70,9 @@ class MaskedBatchNorm(nn.Module):
             return self._scaled(inputs, self.running_mean, self.running_var)
         if self.context.is_whole:
             return self._by_torch(inputs)
-        mask, any_real = self._rows(inputs.dtype)
+        assert self.context.mask is not None
+        any_real = self.context.mask.sum() > 0  # a batch of nothing but padding must stay finite
+        mask = torch.where(any_real, self.context.mask, 1.0).to(inputs.dtype)
         count = mask.sum() * inputs[0, 0].numel()
         if runs_kernels(inputs):
             outputs, mean, variance = normalize(inputs, mask, self.weight, self.bias, self.eps)
@@ -93,13 +90,6 @@ class MaskedBatchNorm(nn.Module):
         self.running_mean, self.running_var = self.running_mean.clone(), self.running_var.clone()
         statistics = (self.running_mean, self.running_var)
         return F.batch_norm(inputs, *statistics, self.weight, self.bias, True, self.momentum, self.eps)
-
-    def _rows(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Which rows count, and whether there are any: a batch of nothing but padding must stay finite."""
-        mask = self.context.mask
-        assert mask is not None
-        any_real = mask.sum() > 0
-        return torch.where(any_real, mask, 1.0).to(dtype), any_real
 
     def _scaled(self, inputs: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         shape = (1, -1) + (1,) * (inputs.dim() - 2)
@@ -178,7 +168,3 @@ def _for_all_copies(layer: nn.Module) -> nn.Module:
 def keeps_own_buffers(model: nn.Module) -> bool:
     """Whether a layer that is not ours has a buffer, be it None as yet: a table that stays, or a value that moves."""
     return any(module._buffers for module in model.modules() if not isinstance(module, MaskedBatchNorm))
-
-
-def depends_on_context(model: nn.Module) -> bool:
-    return any(isinstance(module, MaskedBatchNorm | KeyedDropout) for module in model.modules())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +19,9 @@ from fedga.common.mapping import why_not_mapped
 from fedga.common.tracing import format_error
 from fedga.engine.gpu.layers import StackedConv2d
 from fedga.engine.stack.layers import (
-    KeepFeatures,
     KeyedDropout,
     MaskedBatchNorm,
-    depends_on_context,
+    keep_features,
     keeps_own_buffers,
     prepare_for_padding,
 )
@@ -38,6 +37,7 @@ class Outputs(NamedTuple):
 
 
 Head = Callable[[Tensor, Tensor], Tensor]  # features and params of all copies -> logits
+Passed = tuple[tuple[Tensor, ...], Tensor]  # logits, with features where they are kept, and the buffers afterwards
 
 
 def trained_parameters(module: nn.Module) -> dict[str, Tensor]:
@@ -61,7 +61,9 @@ class StackedModel:
         self.params, self.buffers = Parameters(prepared), Layout(float_buffers(prepared))
         frozen = len(self.params.shapes) < len(list(prepared.parameters()))
         self._module = prepared.requires_grad_(False)
-        self._needs_context = depends_on_context(prepared)
+        self.draws_at_random = self._has(KeyedDropout)
+        self.has_convolutions = self._has(_ConvNd | StackedConv2d)
+        self._needs_context = self.draws_at_random or self._has(MaskedBatchNorm)
         # What layers of the user's own change in training besides what is trained; None until a batch has shown it.
         self._moving: tuple[str, ...] | None = None if frozen or keeps_own_buffers(prepared) else ()
         # A network may bring its own way of running many copies; see `fedga.models.mlp`. A subclass has to bring its
@@ -193,9 +195,8 @@ class StackedModel:
         self._module.to(device)
         return self
 
-    @cached_property
-    def draws_at_random(self) -> bool:
-        return any(isinstance(module, KeyedDropout) for module in self._module.modules())
+    def _has(self, kind: Any) -> bool:
+        return any(isinstance(module, kind) for module in self._module.modules())
 
     @property
     def adds_gradients(self) -> bool:
@@ -210,10 +211,6 @@ class StackedModel:
     @cached_property
     def dtype(self) -> torch.dtype:
         return next(self._module.parameters()).dtype
-
-    @cached_property
-    def has_convolutions(self) -> bool:
-        return any(isinstance(module, _ConvNd | StackedConv2d) for module in self._module.modules())
 
     def flatten(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """Parameter and buffer vector of an ordinary module of the same kind."""
@@ -236,7 +233,9 @@ class StackedModel:
                 "the model has no linear layer whose input the algorithm could take as features: end it with "
                 "torch.nn.Linear"
             )
-        self._module.get_submodule(self.params.head_layer).register_forward_pre_hook(KeepFeatures(self._context))
+        # No closure: a copy of the network has a context of its own.
+        noting = partial(keep_features, self._context)
+        self._module.get_submodule(self.params.head_layer).register_forward_pre_hook(noting)
         self._keeps_features = True
 
     def _call(self, state: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
@@ -269,18 +268,12 @@ class StackedModel:
         """Like `evaluate` with inputs ``[copies, samples, ...]``, of its own for every copy unless ``axis`` is None."""
         if self._by_hand is not None and head is None and len(params) > 1:
             return self._by_hand(self.params.views(params), inputs)
-        return self._evaluated(params, buffers, inputs, axis, head)[0]
+        return self.evaluate_with_features(params, buffers, inputs, head, axis)[0]
 
     def evaluate_with_features(
-        self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Like `evaluate_each`, with the features ``[copies, samples, features]``."""
-        logits, features = self._evaluated(params, buffers, inputs, 0, head)
-        return logits, features
-
-    def _evaluated(
-        self, params: Tensor, buffers: Tensor, inputs: Tensor, axis: int | None, head: Head | None
+        self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None, axis: int | None = 0
     ) -> tuple[Tensor, ...]:
+        """Like `evaluate_each`, with the features ``[copies, samples, features]`` where they are kept."""
         if len(params) == 1:
             found = tuple(part.unsqueeze(0) for part in self._evaluate_one(params[0], buffers[0], inputs[0]))
         else:
@@ -327,9 +320,7 @@ class StackedModel:
             outputs = Outputs(found[0], found[1] if features else None, leaf if features else None)
             return torch.autograd.grad(loss(outputs), leaf)[0], buffers
 
-    def _train(
-        self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _train(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor) -> Passed:
         """Logits (and features) in training mode, and the buffers after it."""
         if self._moving:
             return self._train_one_by_one(params, buffers, inputs, mask, dropout_keys)
@@ -346,19 +337,15 @@ class StackedModel:
         named = self.params.views(params) | self.buffers.views(buffers)
         return vmap(self._call)(named, inputs), buffers
 
-    def _train_alone(
-        self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_key: Tensor
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _train_alone(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, key: Tensor) -> Passed:
         """One copy needs no mapping, and can be asked whether its batch has padding."""
         named, is_whole = self.params.views(params), len(mask) > 1 and bool(mask.all())
-        found, moved = self._train_one(named, self.buffers.views(buffers), inputs, mask, dropout_key, is_whole)
+        found, moved = self._train_one(named, self.buffers.views(buffers), inputs, mask, key, is_whole)
         self._context.forget()
         after = self.buffers.join(moved).detach() if moved else buffers
         return tuple(part.unsqueeze(0) for part in found), after.unsqueeze(0)
 
-    def _train_one_by_one(
-        self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _train_one_by_one(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, keys: Tensor) -> Passed:
         """Each copy on the real rows of its batch: a layer that keeps values of its own must not see padding."""
         found: dict[int, tuple[Tensor, ...]] = {}
         moved = list(buffers)
@@ -366,7 +353,7 @@ class StackedModel:
             if not real:  # nothing left to train on: this copy stands still
                 continue
             own = {name: value.clone() for name, value in self.buffers.views(buffers[row]).items()}
-            given = (self.params.views(params[row]), own, inputs[row, :real], mask[row, :real], dropout_keys[row])
+            given = (self.params.views(params[row]), own, inputs[row, :real], mask[row, :real], keys[row])
             outputs, after = self._train_one(*given, is_whole=real > 1)
             found[row] = tuple(F.pad(part, (0, 0, 0, mask.shape[1] - real)) for part in outputs)
             moved[row] = self.buffers.join(after).detach().to(buffers.dtype)

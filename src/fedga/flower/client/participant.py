@@ -13,7 +13,7 @@ from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
 from fedga.engine.local import Slots, SlotSegment, final_reports, stacked_head, train_locally
 from fedga.engine.slots import Places, SlotPlanner
-from fedga.engine.stack.lanes import OWN, Own
+from fedga.engine.stack.lanes import Own
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import computing_in
 from fedga.flower.replies import Declaration
@@ -66,37 +66,37 @@ class Participant:
 
         ``kept`` is what stayed here after the last round.
         """
-        slots, own = self._slots(round_number, received, kept)
+        slots = self._slots(round_number, received, kept)
         with computing_in(self.spec.precision):
             result = train_locally(self.model, self.client_data.data, slots, self.spec.optimizer, self.spec.momentum)
         [report], [stays] = result.reports, result.client_states
-        kept = _only(stays)
-        if own is not None:
-            mine = (result.params[0, own.params], result.buffers[0, own.buffers])
-            kept |= dict(zip(OWN, mine, strict=True))
-        return replace(received, params=result.params[0], buffers=result.buffers[0]), _only(report), kept
+        trained = replace(received, params=result.params[0], buffers=result.buffers[0])
+        own = slots.segments[0].own
+        mine = {} if own is None else own.of_model(trained.params, trained.buffers)
+        return trained, _only(report), _only(stays) | mine
 
     @torch.no_grad()
     def final_report(self, round_number: int, received: Received, kept: Tensors) -> dict[str, Tensor]:
         """What this client says of the final model."""
-        slots, _ = self._slots(round_number, received, kept)
+        slots = self._slots(round_number, received, kept)
         with computing_in(self.spec.precision):
-            return _only(final_reports(self.model, self.client_data.data, slots, slots.params, slots.buffers))
+            return _only(final_reports(self.model, self.client_data.data, slots))
 
-    def _slots(self, round_number: int, received: Received, kept: Tensors) -> tuple[Slots, Own | None]:
+    def _slots(self, round_number: int, received: Received, kept: Tensors) -> Slots:
         """A stack of one client."""
         data, places = self.client_data.data, self.client_data.places
         federation = Federation(data.dataset, places.cpu().numpy(), np.array([0, len(places)]))
-        scaling = InputScaling(self.client_data.scaling.scale[None], self.client_data.scaling.shift[None])
+        scaling = self.client_data.scaling[None]
         table = FederationTable([federation], data.device)
         planner = SlotPlanner([self.spec], [self.algorithm], table, data, scaling, dtype=self.model.dtype)
         only = torch.zeros(1, 1, dtype=torch.int64, device=data.device)
         tensors = (_stacked(received.beside), _stacked(kept))
-        segment = SlotSegment(self.algorithm, slice(0, 1), *tensors, 0, only[0], only[0])
-        who = Places(slice(0, 1), only, torch.full_like(only, self.number))
         own = Own.of(self.algorithm, self.model, data.device)
-        given = (received.params[None].clone(), received.buffers[None].clone(), [segment], [own])
-        return planner.slots(round_number, who, *given), own
+        segment = SlotSegment(self.algorithm, slice(0, 1), *tensors, 0, only[0], only[0], own)
+        who = Places(slice(0, 1), only, torch.full_like(only, self.number))
+        return planner.slots(
+            round_number, who, received.params[None].clone(), received.buffers[None].clone(), [segment]
+        )
 
     def _logits(self, received: Received, inputs: Tensor) -> Tensor:
         head = stacked_head(self.model, self.algorithm, _stacked(received.beside))

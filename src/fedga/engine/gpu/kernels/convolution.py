@@ -20,6 +20,7 @@ from torch import Tensor
 from fedga.engine.gpu.kernels.padding import one_block_each, spread
 
 OUTER_CHANNELS = 16  # up to so many output channels, outer products are faster
+PRECISIONS = {False: "tf32x3", True: "tf32"}  # of products on tensor cores, by ``tf32``
 WIDE_TAPS = 5  # kernels at least so wide have their derivative summed four positions at a time
 PROGRAMS_WANTED = 1024  # enough to keep every multiprocessor of a large GPU busy
 
@@ -259,10 +260,6 @@ def _fold(
     tl.store(dw + copy * (O * I * KH * KW) + at, total, mask=inside)
 
 
-def _precision(tf32: bool) -> str:
-    return "tf32" if tf32 else "tf32x3"
-
-
 def _block(channels: int) -> int:
     return min(64, max(8, triton.next_power_of_2(channels)))
 
@@ -286,22 +283,32 @@ def correlate(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, tf32:
     sizes = {"I": inputs, "H": height, "W": width, "O": outputs, "OH": out[0], "OW": out[1]}
     sizes |= {"KH": taps[0], "KW": taps[1], "STRIDE": stride, "BIAS": bias is not None}
     bias = y if bias is None else bias.contiguous()
+    block = _block(outputs)
     if outputs <= OUTER_CHANNELS:
-        block = _block(outputs)
         packed = _packed(weight, block)
         _correlate_outer[(triton.cdiv(positions, 256), copies, packed.shape[-1] // block)](
             *(x, packed, bias, y, x.stride(0), positions), **sizes, OP=packed.shape[-1], BO=block, BP=256, num_warps=2
         )
     else:
-        block = _block(outputs)
         _correlate_dot[(triton.cdiv(positions, 128), copies, triton.cdiv(outputs, block))](
             *(x, weight.contiguous(), bias, y, x.stride(0), positions),
             **sizes,
-            **{"BO": block, "BP": 128, "BK": 32, "PRECISION": _precision(tf32)},
+            **{"BO": block, "BP": 128, "BK": 32, "PRECISION": PRECISIONS[tf32]},
             num_warps=4,
             num_stages=3,
         )
     return y
+
+
+def input_gradient(
+    by_y: Tensor, weight: Tensor, size: tuple[int, int], stride: int, padding: tuple[int, int], tf32: bool
+) -> Tensor:
+    """Derivative by every copy's inputs, of this ``size``."""
+    around: list[int] = []
+    for length, taps, pad in zip(size, weight.shape[3:], padding, strict=True):
+        unread = (length + 2 * pad - taps) % stride  # rows at the end that no output looked at
+        around += [taps - 1 - pad, taps - 1 - pad + unread]
+    return correlate(spread(by_y, around, stride), weight.flip((3, 4)).transpose(1, 2), None, 1, tf32)
 
 
 def weight_gradient(
@@ -342,7 +349,7 @@ def _narrow_gradient(
         *(x, by_y, by_weight, x.stride(0), samples, per_part),
         **{"I": inputs, "H": height, "W": width, "O": outputs, "OH": out_height, "OW": out_width},
         **{"KH": taps[0], "KW": taps[1], "STRIDE": stride, "PAD_Y": padding[0], "PAD_X": padding[1]},
-        **{"TILES": tiles, "BO": block, "BN": across, "BP": tile, "PRECISION": _precision(tf32)},
+        **{"TILES": tiles, "BO": block, "BN": across, "BP": tile, "PRECISION": PRECISIONS[tf32]},
         num_warps=1 if few else 4,
         num_stages=4 if few else 3,
     )
@@ -368,7 +375,7 @@ def _wide_gradient(
         *(x, by_y, wide, x.stride(0), samples, per_part),
         **{"I": inputs, "H": height, "W": width, "O": outputs, "OH": out_height, "OW": out_width},
         **{"KH": taps[0], "STRIDE": stride, "XB": columns, "TILES": tiles},
-        **{"BM": block, "BN": 128, "BQ": 16, "PRECISION": _precision(tf32)},
+        **{"BM": block, "BN": 128, "BQ": 16, "PRECISION": PRECISIONS[tf32]},
         num_warps=4,
         num_stages=4,
     )

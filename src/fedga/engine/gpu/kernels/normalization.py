@@ -7,6 +7,13 @@ from torch import Tensor
 
 
 @triton.jit
+def _entries(row, columns, start, samples, K: tl.constexpr, M: tl.constexpr):
+    """Where the values of one channel lie in these rows, from column ``start`` on, and which of them there are."""
+    at = row[:, None] * (K * M) + (start + columns)[None, :]
+    return at, (row < samples)[:, None] & (start + columns < M)[None, :]
+
+
+@triton.jit
 def _normalize(
     x,  # [copies, samples, K, M]
     mask,  # [copies, samples]: 1 for rows that count
@@ -35,8 +42,7 @@ def _normalize(
         counts = tl.load(mask + row, mask=row < samples, other=0.0)
         count += counts
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             total += tl.load(x + at, mask=inside, other=0.0) * counts[:, None]
     number = tl.sum(count) * M
     middle = tl.sum(total) / number
@@ -45,8 +51,7 @@ def _normalize(
         row = first + rows
         counts = tl.load(mask + row, mask=row < samples, other=0.0)
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             centred = tl.where(inside, tl.load(x + at, mask=inside, other=0.0) - middle, 0.0) * counts[:, None]
             squares += centred * centred
     spread = tl.sum(squares) / number
@@ -57,8 +62,7 @@ def _normalize(
     for first in range(0, samples, BB):
         row = first + rows
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             tl.store(y + at, tl.load(x + at, mask=inside, other=0.0) * scale + shift, mask=inside)
 
 
@@ -96,8 +100,7 @@ def _normalize_gradient(
         row = first + rows
         count += tl.load(mask + row, mask=row < samples, other=0.0)
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             given = tl.load(by_y + at, mask=inside, other=0.0)
             change += given
             along += given * ((tl.load(x + at, mask=inside, other=0.0) - middle) * inverse)
@@ -109,17 +112,18 @@ def _normalize_gradient(
         row = first + rows
         counts = tl.load(mask + row, mask=row < samples, other=0.0)[:, None]
         for start in tl.static_range(0, M, BM):
-            at = row[:, None] * (K * M) + (start + columns)[None, :]
-            inside = (row < samples)[:, None] & (start + columns < M)[None, :]
+            at, inside = _entries(row, columns, start, samples, K, M)
             given = tl.load(by_y + at, mask=inside, other=0.0)
             normal = (tl.load(x + at, mask=inside, other=0.0) - middle) * inverse
             through = (sum_change + normal * sum_along) / number * counts
             tl.store(by_x + at, (given - through) * scale, mask=inside)
 
 
-def _channel_tile(size: int) -> dict[str, int]:
-    across = min(1024, triton.next_power_of_2(size))
-    return {"BB": max(1, 4096 // across), "BM": across}
+def _sizes(x: Tensor) -> dict[str, int]:
+    """Channels, values of a channel, and the tile that a program instance takes of it."""
+    values = x[0, 0, 0].numel()
+    across = min(1024, triton.next_power_of_2(values))
+    return {"K": x.shape[2], "M": values, "BB": max(1, 4096 // across), "BM": across, "num_warps": 8}
 
 
 def normalize(
@@ -134,13 +138,9 @@ def normalize(
     copies, samples, channels = x.shape[:3]
     y = torch.empty_like(x)
     mean, variance = x.new_empty(copies, channels), x.new_empty(copies, channels)
-    size = x[0, 0, 0].numel()
     _normalize[(channels, copies)](
         *(x, mask.contiguous(), weight.contiguous(), bias.contiguous(), y, mean, variance, samples, eps),
-        K=channels,
-        M=size,
-        **_channel_tile(size),
-        num_warps=8,
+        **_sizes(x),
     )
     return y, mean, variance
 
@@ -153,13 +153,9 @@ def normalize_gradient(
     copies, samples, channels = x.shape[:3]
     by_x = torch.empty_like(x)
     by_weight, by_bias = x.new_empty(copies, channels), x.new_empty(copies, channels)
-    size = x[0, 0, 0].numel()
     _normalize_gradient[(channels, copies)](
         *(x, by_y, mask.contiguous(), weight.contiguous(), mean.contiguous(), variance.contiguous()),
         *(by_x, by_weight, by_bias, samples, eps),
-        K=channels,
-        M=size,
-        **_channel_tile(size),
-        num_warps=8,
+        **_sizes(x),
     )
     return by_x, by_weight, by_bias

@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+BLOCK = tl.constexpr(1024)
+
 
 @triton.jit
 def _spread(
@@ -20,7 +22,6 @@ def _spread(
     PAD_Y: tl.constexpr,
     PAD_X: tl.constexpr,
     STEP: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     """Pictures with zeros around them and, for STEP > 1, between their pixels."""
     copy = tl.program_id(1).to(tl.int64)
@@ -50,9 +51,8 @@ def spread(x: Tensor, padding: Sequence[int], step: int) -> Tensor:
     shape = ((height - 1) * step + 1 + top + bottom, (width - 1) * step + 1 + left + right)
     y = x.new_empty(*x.shape[:3], *shape)
     values = y[0].numel()
-    _spread[(triton.cdiv(values, 1024), len(x))](
+    _spread[(triton.cdiv(values, BLOCK.value), len(x))](
         *(x, y, x.stride(0), values),
         **{"H": height, "W": width, "YH": shape[0], "YW": shape[1], "PAD_Y": top, "PAD_X": left, "STEP": step},
-        BLOCK=1024,
     )
     return y

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
+BLOCK = tl.constexpr(1024)
 
 
 @triton.jit
@@ -20,7 +20,6 @@ def _pool(
     YW: tl.constexpr,
     KH: tl.constexpr,
     KW: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < values
@@ -49,7 +48,6 @@ def _pool_gradient(
     YW: tl.constexpr,
     KH: tl.constexpr,
     KW: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = at % (H * W)
@@ -68,19 +66,17 @@ def pool(x: Tensor, window: tuple[int, int]) -> tuple[Tensor, Tensor]:
     size = (height // window[0], width // window[1])
     y = x.new_empty(*x.shape[:-2], *size)
     chosen = torch.empty_like(y, dtype=torch.uint8)
-    _pool[(triton.cdiv(y.numel(), BLOCK),)](
+    _pool[(triton.cdiv(y.numel(), BLOCK.value),)](
         *(x, y, chosen, y.numel()),
         **{"H": height, "W": width, "YH": size[0], "YW": size[1], "KH": window[0], "KW": window[1]},
-        BLOCK=BLOCK,
     )
     return y, chosen
 
 
 def pool_gradient(by_y: Tensor, chosen: Tensor, size: tuple[int, int], window: tuple[int, int]) -> Tensor:
     by_x = by_y.new_empty(*by_y.shape[:-2], *size)
-    _pool_gradient[(triton.cdiv(by_x.numel(), BLOCK),)](
+    _pool_gradient[(triton.cdiv(by_x.numel(), BLOCK.value),)](
         *(by_y.contiguous(), chosen.contiguous(), by_x, by_x.numel()),
         **{"H": size[0], "W": size[1], "YH": by_y.shape[-2], "YW": by_y.shape[-1], "KH": window[0], "KW": window[1]},
-        BLOCK=BLOCK,
     )
     return by_x

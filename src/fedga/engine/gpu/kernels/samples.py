@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
+BLOCK = tl.constexpr(1024)
 
 
 @triton.jit
@@ -22,7 +22,6 @@ def _batches(
     WIDTH: tl.constexpr,
     MOVES: tl.constexpr,
     LARGEST: tl.constexpr,  # shift in pixels
-    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -53,11 +52,10 @@ def batches(
     inputs = scale.new_empty(copies, samples, *stored.shape[1:])
     values = stored[0].numel()
     height, width = (stored.shape[2], stored.shape[3]) if moves is not None else (1, 1)
-    _batches[(copies * samples, triton.cdiv(values, BLOCK))](
+    _batches[(copies * samples, triton.cdiv(values, BLOCK.value))](
         *(stored, places.contiguous(), scale.contiguous(), shift.contiguous()),
         *(places if moves is None else moves.contiguous(), inputs, samples),
         **{"VALUES": values, "CHANNELS": stored.shape[1], "HEIGHT": height, "WIDTH": width},
         **{"MOVES": moves is not None, "LARGEST": largest},
-        BLOCK=BLOCK,
     )
     return inputs

@@ -4,9 +4,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+BLOCK = tl.constexpr(2048)
+
 
 @triton.jit
-def _square_sums(gradient, sums, size, BLOCK: tl.constexpr):
+def _square_sums(gradient, sums, size):
     copy = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(gradient + copy * size + at, mask=at < size, other=0.0)
@@ -29,7 +31,6 @@ def _sgd_step(
     DECAYS: tl.constexpr,
     MOMENTUM: tl.constexpr,  # 0: none; 1: first step; 2: later ones
     SUMS: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     copy = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -49,9 +50,6 @@ def _sgd_step(
     tl.store(weights + copy * size + at, value - tl.load(rate + copy) * change, mask=inside)
 
 
-STEP_BLOCK = 2048
-
-
 def sgd_step(
     params: Tensor,  # [copies, parameters]: moved in place
     gradient: Tensor,
@@ -64,10 +62,10 @@ def sgd_step(
 ) -> None:
     """Clip, weight decay, momentum and step in one pass over the parameters, after one over the gradient."""
     copies, size = params.shape
-    blocks = triton.cdiv(size, STEP_BLOCK)
+    blocks = triton.cdiv(size, BLOCK.value)
     sums = params.new_empty(copies, blocks)
     if clip is not None:
-        _square_sums[(blocks, copies)](gradient.contiguous(), sums, size, BLOCK=STEP_BLOCK, num_warps=8)
+        _square_sums[(blocks, copies)](gradient.contiguous(), sums, size, num_warps=8)
     _sgd_step[(blocks, copies)](
         *(params, gradient.contiguous(), params if velocity is None else velocity, sums, rate.contiguous()),
         *(rate if clip is None else clip.contiguous(), rate if decay is None else decay.contiguous()),
@@ -76,6 +74,5 @@ def sgd_step(
         DECAYS=decay is not None,
         MOMENTUM=0 if velocity is None else 1 if first else 2,
         SUMS=triton.next_power_of_2(blocks),
-        BLOCK=STEP_BLOCK,
         num_warps=8,
     )
