@@ -352,3 +352,120 @@ def test_a_model_with_a_head_of_its_own_is_returned_and_saved_with_it(tmp_path: 
         run_sweep([spec], store, torch.device("cpu"))
     saved = load_model(model_path(tmp_path, spec))
     assert torch.allclose(saved.model(test), result.model(test), atol=1e-5)
+
+
+# --- what combinations of hooks once got wrong -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LongerEpochs(Algorithm):
+    """Half as many samples again as a client holds, classes as they occur."""
+
+    def epoch_length(self, class_counts: Tensor) -> Tensor:
+        return 1.5 * class_counts.sum()
+
+
+@dataclass(frozen=True)
+class PairsWithOwnHeads(OwnHead, InPairs):
+    """Members of a pair share all but their heads."""
+
+
+@dataclass(frozen=True)
+class NoticedHeads(OwnHead, Trimmed):
+    """A look at single models, of which the server has no heads."""
+
+
+@dataclass(frozen=True)
+class TwoPasses(Algorithm):
+    """A gradient a step away."""
+
+    def gradient(self, at: Callable[[Tensor], Tensor], params: Tensor, client: Client) -> Tensor:
+        return at(params - 0.1 * at(params))
+
+
+@dataclass(frozen=True)
+class AtTheEnd(OwnHead):
+    """What clients know after the last round, own heads included, moves the model."""
+
+    finishes: ClassVar[bool] = True
+    auxiliary_samples: ClassVar[int] = 2
+    final_uploads: ClassVar[tuple[Sent, ...]] = (Sent("model", "parameters", "its model"),)
+
+    def final_report(self, client: Trained) -> dict[str, Tensor]:
+        return {"model": client.params * client.lr}
+
+    def finish(self, server: Server, reports: Tensors) -> Tensor:
+        assert server.auxiliary is not None
+        return server.params + reports["model"].mean(0) + server.auxiliary.mean()
+
+
+@dataclass(frozen=True)
+class AskedWithPrototypes(type(make_algorithm("fednh"))):  # type: ignore[misc]
+    """Every client is asked about the received model, which needs the head that the server sends."""
+
+    evaluates_all_clients: ClassVar[bool] = True
+    uploads: ClassVar[tuple[Sent, ...]] = (
+        *type(make_algorithm("fednh")).uploads,
+        Sent("survey", "1", "a client's loss"),
+    )
+
+    def weights(self, state: Tensors, clients: Tensor, shares: Tensor) -> Tensor:
+        return shares * state["asked"][clients]
+
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        return super().server_state(setup) | {"asked": setup.params.new_ones(setup.num_clients)}
+
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        assert result.survey is not None
+        return super().update_server(state, result) | {"asked": result.survey}
+
+
+COMBINED: list[tuple[Algorithm, dict[str, Any]]] = [
+    (LongerEpochs(), {}),
+    (InPairs(), {"active": 4, "availability": "0.4"}),
+    (Trimmed(), {"active": 4, "availability": "0.4"}),
+    (PairsWithOwnHeads(), {"active": 4, "model": "tests.engine.runs:Mixing"}),
+    (NoticedHeads(), {"active": 4}),
+    (FixedHead(), {"model": "tests.engine.runs:Mixing"}),
+    (TwoPasses(), {"model": "tests.engine.test_moving_buffers:Assigned", "stragglers": 0.9}),
+    (AtTheEnd(), {"rounds": 3, "lr_schedule": "cosine"}),
+    (AskedWithPrototypes(), {}),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), COMBINED, ids=lambda given: type(given).__name__)
+def test_combinations_train_as_the_plain_loop_does(
+    pictures: Dataset, exact_data: DeviceData, algorithm: Algorithm, settings: dict[str, Any]
+) -> None:
+    lane = replace(make_lane(pictures, diagnose_every=0, **settings), algorithm=algorithm)
+    engine, reference = train([lane], exact_data, 3), Reference(lane, exact_data)
+    for _ in range(3):
+        reference.run_round()
+    assert_same_state(engine.stack.states()[0], reference_state(reference, engine), **EXACT)
+
+
+def test_statistics_of_frozen_layers_stand_still(pictures: Dataset, exact_data: DeviceData) -> None:
+    @dataclass(frozen=True)
+    class HeadAlone(Algorithm):
+        def moves(self, parameters: Parameters) -> Collection[str]:
+            return parameters.head
+
+    lane = replace(make_lane(pictures, model="tests.engine.runs:Mixing", diagnose_every=0), algorithm=HeadAlone())
+    engine = train([lane], exact_data, 0)
+    before = engine.stack.buffers.clone()
+    engine.run_round()
+    assert torch.equal(engine.stack.buffers, before)
+    assert {name for name in engine.model.stands_still if "running" in name} == {
+        "layers.2.running_mean",
+        "layers.2.running_var",
+    }
+
+
+def test_a_head_of_ones_own_goes_with_two_rules_in_one_engine(pictures: Dataset, pictures_data: DeviceData) -> None:
+    rules = enumerate(("uniform", "in-turn"))
+    lanes = [make_lane(pictures, algorithm="fednh", select=rule, seed=seed) for seed, rule in rules]
+    engine = train(lanes, pictures_data, 1)
+    together = [result.metrics for result in engine.run_round()]
+    for lane, metrics in zip(lanes, together, strict=True):
+        [alone] = train([lane], pictures_data, 1).run_round()
+        assert metrics == pytest.approx(alone.metrics, rel=1e-4)

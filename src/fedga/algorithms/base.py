@@ -215,7 +215,10 @@ class Algorithm:
         return class_counts.sum()
 
     def moves(self, parameters: Parameters) -> Collection[str]:
-        """Names of the parameters that are trained; all others stand still and are neither sent nor paid for."""
+        """Names of the parameters that are trained; all others stand still and are neither sent nor paid for.
+
+        So do the statistics of a batch normalisation none of whose parameters is trained.
+        """
         return list(parameters.shapes)
 
     def travels(self, parameters: Parameters) -> Collection[str]:
@@ -290,7 +293,10 @@ class Algorithm:
         return torch.arange(len(clients), device=clients.device)
 
     def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
-        """A look at the returned models ``[active, parameters]`` before they are averaged: more reports."""
+        """A look at the returned models ``[active, parameters]`` before they are averaged: more reports.
+
+        What does not travel has the values of the global model.
+        """
         return {}
 
     def weights(self, state: Tensors, clients: Tensor, shares: Tensor) -> Tensor:
@@ -309,5 +315,8 @@ class Algorithm:
         return step(result.update)
 
     def finish(self, server: Server, reports: Tensors) -> Tensor:
-        """The final model after an exchange that follows the last round; ``reports [clients, ...]``."""
+        """The final model after an exchange that follows the last round; ``reports [clients, ...]``.
+
+        The model averaged over rounds (``--server-average``) is left as it is.
+        """
         return server.params

@@ -84,7 +84,8 @@ class Reference:
         for epoch in range(self.spec.local_epochs):
             keys = [streams.key(self.spec.seed, "batches", self.round, k, epoch, i) for i in range(length)]
             rates = self.algorithm.class_rates(counts)
-            if torch.equal(rates * counts.sum(), counts * rates.sum()) and length == len(places):  # as they occur
+            as_they_occur = torch.allclose(rates * counts.sum(), counts * rates.sum())
+            if as_they_occur and length == len(places):
                 order = [place for _, place in sorted(zip(keys, places, strict=True))]
             else:
                 order = self._drawn_by_class(keys, places, counts)
@@ -127,8 +128,8 @@ class Reference:
         self.round += 1
         start, before = _vector(self.model), copy.deepcopy(_buffers(self.model))
         clients = self._select()
-        survey = self._survey() if algorithm.evaluates_all_clients else None
         received = algorithm.broadcast(self._server(start))
+        survey = self._survey(received) if algorithm.evaluates_all_clients else None
         uniform = self.spec.aggregation == "uniform"
         sizes = start.new_tensor([1.0 if uniform else float(self.federation.sizes[k]) for k in clients.tolist()])
         shares = sizes / sizes.sum()
@@ -137,9 +138,10 @@ class Reference:
         models, reports = self._train(clients, received)
         update = sum(weight * (_vector(local) - start) for weight, local in zip(weights, models, strict=True))
         assert isinstance(update, Tensor)
-        update = torch.where(self.parameters.mask(self.staying[0]), 0.0, update)
+        stays = self.parameters.mask(self.staying[0])
+        update = torch.where(stays, 0.0, update)
         seen = {name: torch.stack([report[name] for report in reports]) for name in reports[0]}
-        returned = torch.stack([_vector(local) for local in models])
+        returned = torch.stack([torch.where(stays, start, _vector(local)) for local in models])
         of_algorithm, of_rule = (
             RoundResult(self.round, clients, shares, update, seen | each.inspect(self._server(start), returned), survey)
             for each in (algorithm, self.selection)
@@ -190,14 +192,9 @@ class Reference:
 
     def _train_client(self, k: int, received: Tensors, model: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
         spec, algorithm = self.spec, self.algorithm
-        received_model, local = copy.deepcopy(model).eval(), copy.deepcopy(model).train()
-        for one in (received_model, local):
-            for key, tensors in self._own(one).items():
-                vector_to_parameters(self.kept[k][key].clone(), tensors)
-        state = {key: value for key, value in self.kept[k].items() if key not in OWN}
-        done = (self.round - 1) / spec.rounds
-        schedules = {"constant": 1.0, "cosine": (1 + cos(pi * done)) / 2, "exponential": 0.01**done}
-        lr = spec.lr * schedules[spec.lr_schedule]
+        received_model, local = self._with_own_part(model, k).eval(), self._with_own_part(model, k).train()
+        state = self._state(k)
+        lr = self._rate()
         at = (torch.tensor(float(self.round)), torch.tensor(lr), self.parameters)
         known = (_vector(local), state, received, self.class_counts[k], *at)
         client = Client(*known)
@@ -219,12 +216,27 @@ class Reference:
         self.kept[k] = kept | self._own_part(local)
         return local, report
 
+    def _rate(self) -> float:
+        done = (self.round - 1) / self.spec.rounds
+        schedules = {"constant": 1.0, "cosine": (1 + cos(pi * done)) / 2, "exponential": 0.01**done}
+        return self.spec.lr * schedules[self.spec.lr_schedule]
+
     def _own(self, model: nn.Module) -> dict[str, list[Tensor]]:
         """The tensors of a model that stay at a client."""
         if not overrides(self.algorithm, "travels"):
             return {}
         named = dict(model.named_parameters()) | _buffers(model)
         return {key: [named[name] for name in names] for key, names in zip(OWN, self.staying, strict=True)}
+
+    def _with_own_part(self, model: nn.Module, k: int) -> nn.Module:
+        copied = copy.deepcopy(model)
+        for key, tensors in self._own(copied).items():
+            vector_to_parameters(self.kept[k][key].clone(), tensors)
+        return copied
+
+    def _state(self, k: int) -> dict[str, Tensor]:
+        """What the algorithm keeps at a client."""
+        return {key: value for key, value in self.kept[k].items() if key not in OWN}
 
     def _own_part(self, model: nn.Module) -> dict[str, Tensor]:
         return {key: _flat(tensors) for key, tensors in self._own(model).items()}
@@ -234,6 +246,7 @@ class Reference:
     ) -> Tensor:
         """What a step follows: the loss's gradient as the algorithm takes and corrects it, centralised if asked."""
         algorithm, calls, (inputs, targets) = self.algorithm, 0, samples
+        untouched = copy.deepcopy(local) if overrides(algorithm, "gradient") else local
         with torch.no_grad():
             teacher: tuple[Tensor | None, Tensor | None] = (None, None)
             if algorithm.needs_global_logits:
@@ -241,7 +254,7 @@ class Reference:
 
         def at(params: Tensor) -> Tensor:
             nonlocal calls
-            there = copy.deepcopy(local) if calls else local  # statistics move with the first pass alone
+            there = copy.deepcopy(untouched) if calls else local  # statistics move with the first pass alone
             calls += 1
             kept = _vector(local)
             vector_to_parameters(params.clone(), _trained(there))
@@ -290,12 +303,12 @@ class Reference:
         found = {"class_features": sums}
         return found | ({"second_moment": features.T @ features} if self.algorithm.needs_second_moment else {})
 
-    def _survey(self) -> Tensor:
+    def _survey(self, received: Tensors) -> Tensor:
         values, model = [], copy.deepcopy(self.model).eval()
         for k in range(self.federation.num_clients):
             inputs, targets = self._samples(self.federation.client(k).tolist())
             with torch.no_grad():
-                logits = model(inputs)
+                logits, _ = self._outputs(model, inputs, received)
             batch = Batch(logits, targets, torch.ones(len(targets)), torch.zeros(logits.shape[-1]))
             values.append(self.algorithm.survey(batch).mean())
         return torch.stack(values)
@@ -342,10 +355,10 @@ class Reference:
         server = self._server(params)
         received = self.algorithm.broadcast(server)
         for k in range(self.federation.num_clients):
-            at = (torch.tensor(float(self.round)), torch.tensor(0.0), self.parameters)
-            steps = torch.tensor(float(len(self._batches(k))))
-            given = (params, self.kept[k], received, self.class_counts[k], *at, params, steps)
-            reports.append(self.algorithm.final_report(Trained(*given, **self._class_sums(self.model, k))))
+            at = (torch.tensor(float(self.round)), torch.tensor(self._rate()), self.parameters)
+            steps, model = torch.tensor(float(len(self._batches(k)))), self._with_own_part(self.model, k)
+            given = (_vector(model), self._state(k), received, self.class_counts[k], *at, _vector(model), steps)
+            reports.append(self.algorithm.final_report(Trained(*given, **self._class_sums(model, k))))
         stacked = {name: torch.stack([report[name] for report in reports]) for name in reports[0]}
         vector_to_parameters(self.algorithm.finish(server, stacked), _trained(self.model))
 

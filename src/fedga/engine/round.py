@@ -80,7 +80,9 @@ def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Ret
     [first, *others] = server.segments
     if others or not overrides(first.algorithm, "groups"):
         return (yield asked)
-    groups = server.groups(asked.round, asked.chosen)
+    counts = asked.chosen.counts  # a run with groups is alone in its engine
+    chosen = Chosen(asked.chosen.clients[:, : counts[0] if counts else None])
+    groups = server.groups(asked.round, chosen)
     members: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
@@ -88,7 +90,7 @@ def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Ret
     last: dict[int, tuple[Tensor, Tensor]] = {}  # the newest model of every group
     for turn in zip_longest(*members.values()):
         wave = [place for place in turn if place is not None]
-        clients = asked.chosen.clients[:, wave]
+        clients = chosen.clients[:, wave]
         question = replace(asked, chosen=Chosen(clients), keep_models=True)
         if last:
             unchanged = (server.stack.params[0], server.stack.buffers[0])
@@ -120,9 +122,11 @@ def _joined(
     stack, places = server.stack, [place for wave, _ in done for place in wave]
     update, buffers = torch.zeros_like(stack.params), stack.buffers.clone()
     for row, place in enumerate(places):
-        params, own_buffers = last[groups[place]]
+        params, local_buffers = last[groups[place]]
         update[0] += weights[0, row] * (params - stack.params[0])
-        buffers[0] += shares[0, row] * (own_buffers - stack.buffers[0])
+        buffers[0] += shares[0, row] * (local_buffers - stack.buffers[0])
+    if (own := server.segments[0].own) is not None:
+        update[0, own.params], buffers[0, own.buffers] = 0, stack.buffers[0, own.buffers]
     first = done[0][1]
     counts = [returned.class_counts for _, returned in done]
     return Returned(

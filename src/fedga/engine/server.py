@@ -136,7 +136,7 @@ class ServerSide:
             return rule.select(Choice(round_number, state, draws, available, active, *counts))
 
         given = () if counts is None else (counts[rows].to(self.device),)
-        return vmap(one)(segment.select_state, draws[rows], available[rows], given)
+        return vmap(one)(segment.select_state, draws[rows], available[rows], given).long()
 
     def broadcast(self, round_number: int) -> list[dict[str, Tensor]]:
         """What every segment's servers send besides the model, ``[lanes, ...]``."""
@@ -150,16 +150,19 @@ class ServerSide:
     def _of_servers(self, segment: Segment, hook: Callable[..., Any], round_number: int, *more: Any) -> Any:
         """A hook of a `Server` (first) and of what is given besides, ``[lanes, ...]``, mapped over a segment."""
         lanes = segment.lanes
-        auxiliary: tuple[Tensor, ...] = ()
-        if segment.auxiliary is not None:
-            stored = self.data.gather(segment.auxiliary)  # [lanes, classes, samples, ...]
-            auxiliary = (self.scaling[lanes].apply(stored.flatten(1, 2)).view(stored.shape),)
 
         def one(params: Tensor, buffers: Tensor, state: Tensors, auxiliary: tuple[Tensor, ...], *more: Any) -> Any:
             return hook(self._server(params, buffers, state, round_number, *auxiliary), *more)
 
         params, buffers = self.stack.params[lanes], self.stack.buffers[lanes]
-        return vmap(one)(params, buffers, segment.state, auxiliary, *more)
+        return vmap(one)(params, buffers, segment.state, self._auxiliary(segment), *more)
+
+    def _auxiliary(self, segment: Segment) -> tuple[Tensor, ...]:
+        """The samples that a segment's servers hold, ``[lanes, classes, samples, ...]``; none where they need none."""
+        if segment.auxiliary is None:
+            return ()
+        stored = self.data.gather(segment.auxiliary)
+        return (self.scaling[segment.lanes].apply(stored.flatten(1, 2)).view(stored.shape),)
 
     def groups(self, round_number: int, chosen: Chosen) -> list[int]:
         """The group of each chosen client of the only lane: where clients train in turn, a run has an engine alone."""
@@ -251,11 +254,25 @@ class ServerSide:
         return moved, kept
 
     def _inspected(self, segment: Segment, inspector: Any, round_number: int, returned: Returned) -> dict[str, Tensor]:
-        """What an algorithm or rule reads off single models, ``[lanes, active, ...]``."""
+        """What an algorithm or rule reads off single models, ``[lanes, active, ...]``; 0 for clients not there.
+
+        It sees what was sent: what stays at clients has the values of the global model.
+        """
         if not overrides(inspector, "inspect"):
             return {}
         assert returned.params is not None
-        return self._of_servers(segment, inspector.inspect, round_number, returned.params[segment.lanes])
+        models = returned.params[segment.lanes].clone()
+        if segment.own is not None:
+            models[..., segment.own.params] = self.stack.params[segment.lanes][:, None, segment.own.params]
+        if returned.counts is None:
+            return self._of_servers(segment, inspector.inspect, round_number, models)
+        seen = []
+        for row, lane in enumerate(segment.numbers):
+            there = models[row, : returned.counts[lane]]
+            found = inspector.inspect(self._server_of(segment, lane, round_number), there)
+            absent = models.shape[1] - len(there)
+            seen.append({key: torch.cat([x, x.new_zeros(absent, *x.shape[1:])]) for key, x in found.items()})
+        return {key: torch.stack([each[key] for each in seen]) for key in seen[0]}
 
     def _server(
         self, params: Tensor, buffers: Tensor, state: Tensors, number: int, auxiliary: Tensor | None = None
@@ -268,8 +285,9 @@ class ServerSide:
         return Server(params, state, self.data.dataset.num_classes, forward, self.model.params, auxiliary, number)
 
     def _server_of(self, segment: Segment, lane: int, round_number: int) -> Server:
-        state = rows_of(segment.state, lane - segment.lanes.start)
-        return self._server(self.stack.params[lane], self.stack.buffers[lane], state, round_number)
+        row = lane - segment.lanes.start
+        own = (self.stack.params[lane], self.stack.buffers[lane], rows_of(segment.state, row))
+        return self._server(*own, round_number, *(held[row] for held in self._auxiliary(segment)))
 
     def finish(self, round_number: int, finals: Sequence[dict[str, Tensor] | None], which: Sequence[int]) -> None:
         """The exchange after the last round of the lanes in ``which``; ``finals`` are ``[lanes, clients, ...]``."""
@@ -310,6 +328,8 @@ class ServerSide:
         self.evaluator.score_own_parts(rows, self.stack, self.class_counts(), round_number)
         after, class_counts, clients = returned.after, returned.class_counts, returned.clients
         examined = self.evaluator.examined(round_number) if before is not None and after is not None else set()
+        # Where the head is a client's own, it received no whole model to compare its trained one with.
+        examined -= {lane for each in self.segments if each.own and each.own.has_head for lane in each.numbers}
         records: list[list[ClientRecord]] = [[] for _ in self.lanes]
         seen: list[dict[str, float]] = [{} for _ in self.lanes]
         if before is not None and after is not None and class_counts is not None:

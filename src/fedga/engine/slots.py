@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedga.algorithms.base import Algorithm, overrides
+from fedga.data.federation import Dataset
 from fedga.engine import schedule
 from fedga.engine.augment import draw_moves
 from fedga.engine.device_data import DeviceData, FederationTable, InputScaling
@@ -51,7 +52,7 @@ class SlotPlanner:
         self.batch_size = min(specs[0].batch_size, self.longest)  # wider would be padding alone
         self.augmentation = Augmentation.parse("--augment", specs[0].augment)
         if self.augmentation:
-            _check_pictures(data.dataset.input_shape, self.augmentation)
+            check_pictures(data.dataset, self.augmentation)
         self.needs_samples = any(algorithm.needs_class_features for algorithm in algorithms)
         self.weight_decay = self.per_lane([spec.weight_decay for spec in specs])
         self.clip = self.per_lane([spec.clip or float("inf") for spec in specs])
@@ -142,7 +143,8 @@ class SlotPlanner:
         self, which: Tensor, flat: Tensor, segments: Sequence[SlotSegment]
     ) -> tuple[Tensor, schedule.ClassDraws] | None:
         """Which slots draw samples by class, and how."""
-        drawing = [segment for segment in segments if overrides(segment.algorithm, "class_rates")]
+        hooks = ("class_rates", "epoch_length")
+        drawing = [each for each in segments if any(overrides(each.algorithm, hook) for hook in hooks)]
         if not drawing:
             return None
         counts = self.table.class_counts[self.table.of_lane[which], flat]
@@ -151,7 +153,7 @@ class SlotPlanner:
             rates[segment.slots] = vmap(segment.algorithm.class_rates)(counts[segment.slots]).to(rates.dtype)
             drawn[segment.slots] = True
         # Classes that come as often as they occur, in an epoch of the usual length: every sample once.
-        usual = (rates * counts.sum(1, keepdim=True) == counts * rates.sum(1, keepdim=True)).all(1)
+        usual = torch.isclose(rates * counts.sum(1, keepdim=True), counts * rates.sum(1, keepdim=True)).all(1)
         drawn &= ~usual | (self.lengths[which, flat] != self.table.sizes[self.table.of_lane[which], flat])
         held, real = self._held(which, flat)
         labels = torch.where(real > 0, self.data.train_targets[held], self.data.dataset.num_classes)
@@ -164,7 +166,10 @@ class SlotPlanner:
         return self.table.samples(which, flat, torch.where(real, position, 0)), real.to(self.dtype)
 
 
-def _check_pictures(shape: tuple[int, ...], augmentation: Augmentation) -> None:
+def check_pictures(dataset: Dataset, augmentation: Augmentation) -> None:
+    """Refuse to change what is no picture, or no longer what it was when it is changed."""
+    shape = dataset.input_shape
+    augmentation.check_suits(dataset.name)
     if len(shape) != 3:
         raise FedGAError("--augment changes pictures, and these samples are rows of a table: leave it out")
     if augmentation.shift >= min(shape[1:]):

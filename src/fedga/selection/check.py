@@ -32,10 +32,15 @@ def check_selection(rule: Selection, name: str = "") -> None:
     except Exception as error:
         own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name in vars(type(rule))]
         where = f"line {own[-1].lineno}, " if own else ""
-        raise FedGAError(
-            f"{called} fails ({where}{format_error(error)}): it is mapped over runs, so write it with torch "
-            "alone, without .item(), .tolist() or branching on values of tensors"
-        ) from error
+        cure = (
+            "it is mapped over runs, so write it with torch alone, without .item(), .tolist() or branching on values "
+            "of tensors"
+        )
+        if "'NoneType'" in str(error) and not rule.needs_class_counts:
+            cure = "choice.class_counts is given to rules that say needs_class_counts: ClassVar[bool] = True"
+        elif isinstance(error, KeyError):
+            cure = "state holds what `state` returns, and result.reports what `inspect` returns"
+        raise FedGAError(f"{called} fails ({where}{format_error(error)}): {cure}") from error
 
 
 def _play(rule: Selection, called: str) -> None:
@@ -48,10 +53,6 @@ def _play(rule: Selection, called: str) -> None:
     server = Server(params, {}, CLASSES, lambda params, inputs: inputs[:, :CLASSES], parameters)
     for number in range(1, ROUNDS + 1):
         draws = torch.rand(CLIENTS, generator=generator, dtype=torch.float64)
-        for absent in (0, 2, CLIENTS - ACTIVE, CLIENTS - 1):
-            available = torch.arange(CLIENTS) >= absent
-            chosen = rule.select(Choice(number, state, draws, available, ACTIVE, *own_counts))
-            _check_chosen(chosen, available, called)
         everyone = torch.ones(CLIENTS, dtype=torch.bool)
 
         def one(state: dict[str, Tensor], draws: Tensor, at: int = number, there: Tensor = everyone) -> Tensor:
@@ -62,6 +63,10 @@ def _play(rule: Selection, called: str) -> None:
         mapped = vmap(one)(many, torch.stack([draws] * RUNS))
         if not torch.equal(mapped[1], chosen):
             raise FedGAError(f"{called} chooses others when it is mapped over runs: keep nothing outside its state")
+        for absent in (0, 2, CLIENTS - ACTIVE, CLIENTS - 1):
+            available = torch.arange(CLIENTS) >= absent
+            some = rule.select(Choice(number, state, draws, available, ACTIVE, *own_counts))
+            _check_chosen(some, available, called)
         models = params + 0.1 * torch.randn(ACTIVE, len(params), generator=generator)
         reports = rule.inspect(server, models)
         shares = F.softmax(torch.ones(ACTIVE), dim=0)

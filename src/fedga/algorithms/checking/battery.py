@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch, RoundResult, Setup, Tensors, Trained, overrides
+from fedga.algorithms.base import Algorithm, Batch, RoundResult, Server, Setup, Tensors, Trained, overrides
 from fedga.algorithms.checking.declared import check_declarations
 from fedga.algorithms.checking.hooks import Hooks, close, shown
 from fedga.algorithms.checking.made_up import (
@@ -283,7 +283,7 @@ class _Checker:
         reports = {name: torch.stack([value] * ACTIVE) for name, value in reported.items()}
         models = params + torch.arange(1.0, ACTIVE + 1, dtype=torch.float64)[:, None] * self.made.params[1]
         inspected = self.hooks.mapped(
-            "inspect", lambda *given: algorithm.inspect(server_of(*given[:2]), given[2]), params, state, models
+            "inspect", lambda *given: algorithm.inspect(self._server(*given[:2]), given[2]), params, state, models
         )
         reports |= self.hooks.tensors("inspect", inspected)
         self._groups(params, state, clients)
@@ -298,16 +298,21 @@ class _Checker:
         self._same_state(state, after)
 
         def aggregate(params: Tensor, state: Tensors, *given: Any) -> Any:
-            return algorithm.aggregate(server_of(params, state), RoundResult(1, *given), lambda step: params + step)
+            return algorithm.aggregate(self._server(params, state), RoundResult(1, *given), lambda step: params + step)
 
         self._vector("aggregate", aggregate, params, after, *given[1:])
         if algorithm.finishes:
             every = {name: torch.stack([value] * CLIENTS) for name, value in final.items()}
-            self._vector("finish", lambda p, s, r: algorithm.finish(server_of(p, s), r), params, after, every)
+            self._vector("finish", lambda p, s, r: algorithm.finish(self._server(p, s), r), params, after, every)
+
+    def _server(self, params: Tensor, state: Tensors) -> Server:
+        return server_of(params, state, self.made.auxiliary if self.algorithm.auxiliary_samples else None)
 
     def _groups(self, params: Tensor, state: Tensors, clients: Tensor) -> None:
-        given = (server_of(params, state), clients, self.made.class_counts)
-        found = self.hooks.call("groups", lambda: self.algorithm.groups(*given))
+        def groups(params: Tensor, state: Tensors, *given: Tensor) -> Tensor:
+            return self.algorithm.groups(self._server(params, state), *given)
+
+        found = self.hooks.mapped("groups", groups, params, state, clients, self.made.class_counts)
         wrong = f"groups gave {shown(found)}: return a whole number per active client"
         self.require(found.shape == (ACTIVE,) and not found.is_floating_point(), wrong)
 

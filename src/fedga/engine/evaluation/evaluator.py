@@ -11,7 +11,7 @@ from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluate import Evaluation, evaluate
 from fedga.engine.evaluation.metrics import own_mix, scores
 from fedga.engine.stack.budget import MemoryBudget
-from fedga.engine.stack.lanes import OWN, Lane, LaneStack
+from fedga.engine.stack.lanes import OWN, Lane, LaneStack, segment_key
 from fedga.engine.stack.stacked import Head
 from fedga.engine.stack.workers import Workers
 
@@ -37,9 +37,9 @@ class ClientEvaluator:
 
     def _kind(self, lane: int) -> tuple[bool, int]:
         """Standardised or not, and the first lane with the same head of its own (-1: the network's)."""
-        algorithm = self.lanes[lane].algorithm
-        same = (place for place, each in enumerate(self.lanes) if each.algorithm == algorithm)
-        return self.lanes[lane].spec.standardize, next(same) if overrides(algorithm, "head") else -1
+        asked = self.lanes[lane]
+        same = (place for place, each in enumerate(self.lanes) if segment_key(each) == segment_key(asked))
+        return asked.spec.standardize, next(same) if overrides(asked.algorithm, "head") else -1
 
     def _head(self, lanes: Sequence[int], round_number: int, some: slice) -> Head | None:
         found = self.head()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedga.algorithms.base import Algorithm, Setup, overrides
 from fedga.algorithms.parameters import Parameters
@@ -21,6 +22,7 @@ from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData, auxiliary_samples
 from fedga.engine.evaluation.metrics import Metric
 from fedga.engine.optimizers import averaging_weight
+from fedga.engine.stack.layers import FrozenBatchNorm
 from fedga.engine.stack.stacked import StackedModel
 from fedga.selection import Selection, make_selection
 from fedga.selection.availability import Availability, read_availability
@@ -73,7 +75,10 @@ class Lane:
 
 
 def frozen(model: nn.Module, algorithm: Algorithm) -> nn.Module:
-    """The network with everything frozen that the algorithm does not move; ``stands_still`` says what."""
+    """The network with everything frozen that the algorithm does not move; ``stands_still`` says what.
+
+    Statistics stand still with the layer whose parameters all do.
+    """
     if not overrides(algorithm, "moves") or hasattr(model, "stands_still"):
         return model
     model = copy.deepcopy(model)
@@ -81,6 +86,11 @@ def frozen(model: nn.Module, algorithm: Algorithm) -> nn.Module:
     still = frozenset(name for name, each in parameters.items() if each.requires_grad and name not in moving)
     for name in still:
         parameters[name].requires_grad_(False)
+    for path, layer in list(model.named_modules()):
+        own = {f"{path}.{name}".lstrip(".") for name, _ in layer.named_parameters(recurse=False)}
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats and own and own <= still:
+            model.set_submodule(path, FrozenBatchNorm(layer))
+            still |= {f"{path}.{name}" for name, value in layer.named_buffers() if value.is_floating_point()}
     object.__setattr__(model, "stands_still", still)
     return model
 
@@ -111,11 +121,11 @@ def _constants(module: nn.Module) -> bytes:
 
 def in_engine_order(lanes: Sequence[Lane]) -> list[Lane]:
     """Lanes with the same algorithm and selection side by side, in the order in which those first appear."""
-    first = {_kind(lane): position for position, lane in reversed(list(enumerate(lanes)))}
-    return sorted(lanes, key=lambda lane: first[_kind(lane)])
+    first = {segment_key(lane): position for position, lane in reversed(list(enumerate(lanes)))}
+    return sorted(lanes, key=lambda lane: first[segment_key(lane)])
 
 
-def _kind(lane: Lane) -> tuple[Algorithm, Selection]:
+def segment_key(lane: Lane) -> tuple[Algorithm, Selection]:
     return lane.algorithm, lane.selection
 
 
@@ -211,7 +221,7 @@ class LaneStack:
         self.average = self.per_lane([lanes[lane].spec.server_average for lane in self.averaging])[:, None]
         kinds = sorted({lane.spec.server for lane in lanes})
         self.servers = [self._server(states, kind) for kind in kinds]
-        groups = groupby(everyone, lambda lane: _kind(lanes[lane]))
+        groups = groupby(everyone, lambda lane: segment_key(lanes[lane]))
         self.segments = [self._segment(states, data, list(group)) for _, group in groups]
 
     def per_lane(self, values: Sequence[float]) -> Tensor:

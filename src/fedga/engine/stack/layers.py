@@ -44,6 +44,23 @@ def keep_features(context: BatchContext, head: nn.Module, inputs: tuple[Tensor, 
     context.features = inputs[0]
 
 
+class FrozenBatchNorm(nn.Module):
+    """Batch normalisation that stands still: by the statistics it came with, in training too."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    normalizes = True
+
+    def __init__(self, original: _BatchNorm) -> None:
+        super().__init__()
+        self._parameters, self._buffers, self.eps = original._parameters, original._buffers, original.eps
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
 class MaskedBatchNorm(nn.Module):
     """Batch normalisation over the real rows of a batch; equal to ``torch.nn.BatchNorm`` on those rows alone."""
 
@@ -167,4 +184,5 @@ def _for_all_copies(layer: nn.Module) -> nn.Module:
 
 def keeps_own_buffers(model: nn.Module) -> bool:
     """Whether a layer that is not ours has a buffer, be it None as yet: a table that stays, or a value that moves."""
-    return any(module._buffers for module in model.modules() if not isinstance(module, MaskedBatchNorm))
+    ours = MaskedBatchNorm | FrozenBatchNorm
+    return any(module._buffers for module in model.modules() if not isinstance(module, ours))

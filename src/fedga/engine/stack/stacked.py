@@ -358,7 +358,13 @@ class StackedModel:
             found[row] = tuple(F.pad(part, (0, 0, 0, mask.shape[1] - real)) for part in outputs)
             moved[row] = self.buffers.join(after).detach().to(buffers.dtype)
         self._context.forget()
-        nothing = tuple(torch.zeros_like(part) for part in next(iter(found.values())))
+        if found:
+            nothing = tuple(torch.zeros_like(part) for part in next(iter(found.values())))
+        else:  # a step that none of these copies takes; what is given must depend on the parameters all the same
+            first = self.params.views(params[0]) | {
+                name: x.clone() for name, x in self.buffers.views(buffers[0]).items()
+            }
+            nothing = tuple(part * 0 for part in self._call(first, inputs[0]))
         rows = [found.get(row, nothing) for row in range(len(params))]
         return tuple(torch.stack(parts) for parts in zip(*rows, strict=True)), torch.stack(moved)
 
