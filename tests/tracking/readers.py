@@ -62,6 +62,9 @@ def in_tensorboard(folder: Path) -> dict[str, Seen]:
         if metadata.SESSION_END_INFO_TAG in told:
             end = metadata.parse_session_end_info_plugin_data(told[metadata.SESSION_END_INFO_TAG].plugin_data.content)
             status = {1: "done", 2: "diverged"}[end.status]
+        if not config:  # wandb's service wrote once more into the folder of a run that is begun again: nothing is in it
+            assert not points
+            continue
         assert config["run_id"] not in found
         found[config["run_id"]] = Seen(path.name.rpartition(" ")[0], config, points, status)
     return found
@@ -104,6 +107,9 @@ def in_wandb(folder: Path) -> dict[str, Seen]:
                     points += [(items["_step"], key, float(value)) for key, value in items.items() if key[0] != "_"]
                 case "exit":
                     status = {0: "done", 1: "diverged", 255: "interrupted"}[record.exit.exit_code]
+        if not config:  # wandb's service wrote once more into the folder of a run that is begun again: nothing is in it
+            assert not points
+            continue
         assert config["run_id"] not in found
         found[config["run_id"]] = Seen(name, config, points, status, tags)
     return found
