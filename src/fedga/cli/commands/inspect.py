@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -267,10 +267,11 @@ def _check(algorithm: str, names: str | None) -> None:
         print(line)
 
 
-def _parameters(model: str, shape: str, classes: int) -> int:
-    """How many a network has; one of ours is not made for that, however large."""
+def _parameters(model: str, shape: str, classes: int) -> Any:
+    """`Parameters` of a network; one of ours is not made for that, however large."""
     import torch
 
+    from fedga.algorithms.parameters import Parameters
     from fedga.models import MODELS
     from fedga.study.prepare import fitting_model
 
@@ -278,4 +279,4 @@ def _parameters(model: str, shape: str, classes: int) -> int:
         raise FedGAError(f"--shape {shape!r} is not the shape of a sample: write channels, height, width as 3x32x32")
     input_shape = tuple(int(side) for side in re.findall(r"\d+", shape))
     with torch.device("meta") if model in MODELS else nullcontext():
-        return sum(p.numel() for p in fitting_model(model, input_shape, classes).parameters())
+        return Parameters(fitting_model(model, input_shape, classes))

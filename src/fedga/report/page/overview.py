@@ -96,8 +96,9 @@ def _over_alpha(places: Sequence[Scenario], metric: str) -> dict[str, Any]:
             below, middle, above = map(height, _edges(member, metric))
             marks.append({"x": round(_LEFT + at * step + shift, 1), "y": middle, "low": below, "high": above})
         path = "M" + "L".join(f"{mark['x']} {mark['y']}" for mark in marks)
-        said = f"{label}. " + "; ".join(f"α = {places[at].alpha_label}: {_value(member, metric)}" for at, member in entries)
+        values = (f"α = {places[at].alpha_label}: {_value(member, metric)}" for at, member in entries)
         style = svg_style(entries[0][1].style)
+        said = f"{label}. " + "; ".join(values)
         lines.append({"label": label, "style": style, "path": path, "marks": marks, "said": said})
     across = [Tick(round(_LEFT + at * step, 1), place.alpha_label) for at, place in enumerate(places)]
     up = [Tick(height(tick), tick_text(tick, ticks)) for tick in ticks]
