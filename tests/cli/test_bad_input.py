@@ -325,6 +325,29 @@ def test_settings_that_changed_under_a_folder() -> None:
     assert "give another --out, or list both values (--lr 0.1,0.5)" in complaint
 
 
+def test_alternatives_of_pictures_stand_between_semicolons() -> None:
+    done(f"run {SMALL} --out out --algorithm fedga")
+    complaint = refused(f"run {SMALL} --out out --algorithm fedga --augment shift:1")
+    assert "list both values (--augment 'none;shift:1')" in complaint
+    done(f"run {SMALL} --out out --algorithm fedga --augment 'none;shift:1'")
+    assert "such as --augment 'A;B'" in fedga("run --augment=shift:1 --augment=shift:2").complaint
+
+
+def test_a_trace_of_clients_is_kept_apart_from_the_data() -> None:
+    def write(client: int) -> None:
+        Path("tr.csv").write_text(f"round,client\n1,{client}\n1,2\n")
+
+    write(1)
+    command = f"run {SMALL} --out out --algorithm fedga --availability always,tr.csv"
+    done(command)
+    done(f"run {SMALL} --out out --algorithm fedavg")
+    done(command)
+    write(3)
+    complaint = refused(command)
+    assert "the file of --availability 'tr.csv' is not the one the results in 'out' were made with" in complaint
+    assert "bring the old file back" in complaint
+
+
 def test_data_that_changed_under_a_folder() -> None:
     def write(seed: int) -> None:
         inputs = np.random.default_rng(seed).normal(size=(60, 4)).astype(np.float32)
@@ -556,7 +579,7 @@ def test_no_command_is_answered_with_help() -> None:
 
 def test_an_option_given_twice_is_refused() -> None:
     outcome = fedga("run", "--algorithm", "fedavg", "--algorithm", "fedga")
-    assert outcome.complaint == "--algorithm is given twice: give it once, with a comma list such as --algorithm A,B"
+    assert outcome.complaint == "--algorithm is given twice: give it once, with a list such as --algorithm A,B"
     assert not Path("runs").exists()
 
 

@@ -109,8 +109,9 @@ class Preparation:
         return fitted
 
     def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]:
-        """Content hash of every run's data, by run id."""
-        return {spec.run_id: self.dataset(spec).fingerprint + trace_digest(spec.availability) for spec in specs}
+        """Content hash of every run's data, by run id; behind a plus that of the file of ``--availability``."""
+        hashes = {spec.run_id: (self.dataset(spec).fingerprint, trace_digest(spec.availability)) for spec in specs}
+        return {run_id: "+".join(filter(None, parts)) for run_id, parts in hashes.items()}
 
     def hints(self, specs: Sequence[RunSpec]) -> list[str]:
         """What a user should know of these data before they train; most often nothing."""
