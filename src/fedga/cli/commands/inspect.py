@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from fedga import plugins
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, own_option
 from fedga.cli.usage import check_data_dir
@@ -263,6 +264,10 @@ def _check(algorithm: str, names: str | None) -> None:
         print(f"{rule}: selects available clients alone, none twice, the same ones when mapped over runs")
         return
     name, options = parse_algorithm(algorithm)
+    for kind in ("servers", "partitions") if name not in {*ALGORITHMS, *own_algorithms()} else ():
+        if name in plugins.parts(kind):
+            called = f"{name} is a {plugins.KINDS[kind]}, not an algorithm or selection rule"
+            raise FedGAError(f"{called}: check it by pytest test_{name.replace('-', '_')}.py")
     for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
         print(line)
 
