@@ -38,8 +38,7 @@ def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_
     num_parameters, kept_bytes = (sum(sizes[each] for each in names) for names in (moving, kept))
 
     def total(sent: tuple[Sent, ...]) -> int:
-        features = (network.features if network else None) or 0
-        return sum(one.bytes(num_classes, num_parameters, features) for one in sent)
+        return sum(one.bytes(num_classes, num_parameters, getattr(network, "features", 0) or 0) for one in sent)
 
     survey = tuple(one for one in algorithm.uploads if one.name == "survey") if algorithm.evaluates_all_clients else ()
     exchanged = (*algorithm.uploads, *algorithm.downloads, *algorithm.final_uploads)

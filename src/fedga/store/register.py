@@ -43,18 +43,16 @@ def register_runs(
     by_identity: dict[tuple[Any, ...], list[RunSpec]] = {}
     for run in there:
         by_identity.setdefault(_identity(run.spec), []).append(run.spec)
-    hash_of: dict[Any, str] = {}
-    for run in there:
-        hash_of |= _hashes(run.spec, run.fingerprint)
+    hash_of = {source: found for run in there for source, found in _hashes(run.spec, run.fingerprint).items()}
     columns = ("run_id", "spec", "fingerprint", *IDENTITY)
     query = f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for spec in specs:
         now, identity = fingerprints[spec.run_id], _identity(spec)
         for source, found in _hashes(spec, now).items():
             if (before := hash_of.setdefault(source, found)) != found:
-                what, old = f"the data of {spec.dataset!r} are not those", "data"
-                if source == spec.availability:
-                    what, old = f"the file of --availability {source!r} is not the one", "file"
+                data = (f"the data of {spec.dataset!r} are not those", "data")
+                trace = (f"the file of --availability {source!r} is not the one", "file")
+                what, old = trace if source == spec.availability else data
                 changed = f"{what} the results in {str(folder)!r} were made with"
                 hashes = f"their hash was {before[:16]}, now it is {found[:16]}"
                 raise FedGAError(f"{changed} ({hashes}): give another --out, or bring the old {old} back")
@@ -84,16 +82,13 @@ def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes:
         return
     before = [f"{_flag(name)} {_show(getattr(other, name))}" for name in changed]
     now = [_show(getattr(spec, name)) for name in changed]
-    both = [_both(name, getattr(other, name), getattr(spec, name)) for name in changed if name in SETTINGS]
+    values = {name: (_show(getattr(other, name)), _show(getattr(spec, name))) for name in changed if name in SETTINGS}
+    lists = {name: getattr(SETTINGS[name].kind, "separator", ",").join(of) for name, of in values.items()}
+    both = [f"{_flag(name)} {shlex.quote(text)}" for name, text in lists.items()]
     remedy = f"give another --out, or list both values ({' '.join(both)})" if both else "give another --out"
     named = (spec.dataset, spec.alpha and f"α={spec.alpha:g}", spec.algorithm, spec.preset)
     held = f"{str(folder)!r} already holds {', '.join(part for part in named if part)}, seed {spec.seed}"
     raise FedGAError(f"{held} with {' and '.join(before)}, and now it should be {' and '.join(now)}: {remedy}")
-
-
-def _both(name: str, old: Any, new: Any) -> str:
-    separator = getattr(SETTINGS[name].kind, "separator", ",")
-    return f"{_flag(name)} {shlex.quote(f'{_show(old)}{separator}{_show(new)}')}"
 
 
 def _flag(name: str) -> str:

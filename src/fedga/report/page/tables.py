@@ -16,11 +16,8 @@ from fedga.report.words import grouped, listed, plural
 
 _BASELINE = "fedavg"
 _MOST_NAMED = 8  # algorithms in the headline
-_MODELS = {
-    "accuracy": "The best algorithm",
-    "averaged_accuracy": "The best algorithm, by the averaged model",
-    "client_accuracy": "The best algorithm, by the clients' own models",
-}
+_MODELS = {"accuracy": "The best algorithm", "averaged_accuracy": "The best algorithm, by the averaged model"}
+_MODELS["client_accuracy"] = "The best algorithm, by the clients' own models"
 _TROUBLES = {
     "diverged": "in no mean; ends in a cross in the curves",
     "unfinished": "in a mean only where no other seed of its series got further",
