@@ -19,12 +19,16 @@ from torch import Tensor
 from fedga.algorithms import Algorithm, Sent, Server, known_algorithms
 from fedga.algorithms.fednh import FedNH
 from fedga.algorithms.parameters import Parameters
+from fedga.data.partitions import PARTITIONS
 from fedga.models import build_model
+from fedga.report.combinable import combinable_rows, combinable_table
 from fedga.report.costs import algorithms_rows, algorithms_table, cost_columns
 from fedga.report.curves import Curve, curves_from_rows
 from fedga.report.summary import summary_rows, summary_table
 from fedga.report.tables import settings_rows, settings_table
 from fedga.report.terminal import TitledTable
+from fedga.selection import SELECTIONS
+from fedga.servers import SERVERS
 from fedga.spec.grid import build_sweep
 from tests.report.made_up import make_curves, make_rows
 
@@ -216,6 +220,23 @@ def test_what_does_not_move_or_travel_is_not_paid_for() -> None:
     assert up["fednh"] == "5.1 kB; 5.2 kB less of the model"
     assert up["looks"] == "65.5 kB after the last round"
     assert cost_columns([rows["own"]], None)["extra up"] == [""]
+
+
+def test_the_table_of_what_goes_with_any_algorithm_has_all_of_it_and_fits() -> None:
+    rows = {row["setting"]: row for row in combinable_rows()}
+    flags = {"select": SELECTIONS, "server": SERVERS, "partition": PARTITIONS}
+    assert {f"--{flag} {name}" for flag, ours in flags.items() for name in ours} < rows.keys()
+    assert {"--augment", "--centralize", "--availability", "--stragglers"} < rows.keys()
+    assert all(row["what it does"] for row in rows.values())
+    assert rows["--select balanced"]["the server needs"] == "class counts"
+    assert rows["--select balanced"]["options"] == {"patience": 1.0}
+    assert rows["--select bandit"]["the server needs"] == "single updates"
+    assert rows["--select uniform"]["the server learns"] == ""
+    assert rows["--augment"]["options"] == {"augment": "none"}
+    assert rows["--server adam"] | {"options": {"rate": 0.01}, "source": "Reddi et al. 2021"} == rows["--server adam"]
+    text = printed(combinable_table(rows.values(), width=80), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
 
 
 def test_settings_say_where_they_came_from() -> None:

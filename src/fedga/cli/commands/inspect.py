@@ -225,18 +225,25 @@ def algorithms(
         _check(check, names)
         return
 
-    from fedga.algorithms import algorithm_class, own_algorithms
+    from fedga.algorithms import ALGORITHMS, algorithm_class, own_algorithms
+    from fedga.report.combinable import combinable_rows, combinable_table
     from fedga.report.costs import algorithms_rows, algorithms_table
 
     _check_format(format)
     number = int(Number(whole=True, least=2, most=_MOST_CLASSES).parse("--classes", classes) or 0)
     parameters = _parameters(model, shape, number)
-    named = None if names is None else {name.strip(): algorithm_class(name.strip()) for name in names.split(",")}
-    if named is None and (mine := own_algorithms()):
+    mine, asked = own_algorithms(), None if names is None else [name.strip() for name in names.split(",")]
+    others = combinable_rows(asked)
+    left = asked and [name for name in asked if name in {*ALGORITHMS, *mine} or not combinable_rows([name])]
+    named = None if left is None else {name: algorithm_class(name) for name in left}
+    if named is None and mine:
         say(f"your own are not run unless you name them: fedga algorithms {','.join(mine)}")
-    rows = algorithms_rows(parameters, number, named)
+    rows = algorithms_rows(parameters, number, named) or others
     if format == "table":
-        out.print(algorithms_table(model, parameters, number, named, width=out.width))
+        if named != {}:
+            out.print(algorithms_table(model, parameters, number, named, width=out.width))
+        if others:
+            out.print(combinable_table(others, width=out.width))
     elif format == "json":
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
