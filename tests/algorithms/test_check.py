@@ -254,6 +254,14 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
         r"does not say so: add Sent\(\"survey\", \"1\"",
     ),
     "survey that nobody makes": ({"uploads": (Sent("survey", "1"),)}, "evaluates_all_clients is not True"),
+    "finish that nobody calls": (
+        {"finish": lambda self, server, reports: server.params},
+        "has finish without finishes",
+    ),
+    "final report": ({"final_report": lambda self, client: {}}, "has final_report without finishes"),
+    "survey alone": ({"survey": lambda self, batch: batch.mask}, "has survey without evaluates_all_clients"),
+    "embed alone": ({"embed": lambda self, features: features}, "has embed without needs_class_features"),
+    "moments alone": ({"needs_second_moment": True}, "has needs_second_moment without needs_class_features"),
     "survey that is not asked for": (
         {"update_server": lambda self, state, result: {"x": result.survey.mean()}},
         r"update_server reads result.survey, which it is not given: declare evaluates_all_clients",

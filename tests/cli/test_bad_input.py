@@ -325,6 +325,71 @@ def test_settings_that_changed_under_a_folder() -> None:
     assert "give another --out, or list both values (--lr 0.1,0.5)" in complaint
 
 
+def test_alternatives_of_pictures_stand_between_semicolons() -> None:
+    done(f"run {SMALL} --out out --algorithm fedga")
+    complaint = refused(f"run {SMALL} --out out --algorithm fedga --augment shift:1")
+    assert "list both values (--augment 'none;shift:1')" in complaint
+    done(f"run {SMALL} --out out --algorithm fedga --augment 'none;shift:1'")
+    assert "such as --augment 'A;B'" in fedga("run --augment=shift:1 --augment=shift:2").complaint
+
+
+RULES = """
+import numpy as np
+from fedga.data import Partition
+from fedga.servers import ServerOptimizer
+
+class Half(ServerOptimizer): ...
+
+class Striped(Partition):
+    def assign(self, inputs):
+        return [np.arange(client, len(inputs.targets), inputs.clients) for client in range(inputs.clients)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (
+            "algorithms --check half",
+            "half is a server optimiser, not an algorithm or selection rule: check it by pytest",
+        ),
+        (
+            "algorithms --check striped",
+            "striped is a partition, not an algorithm or selection rule: check it by pytest",
+        ),
+        (f"run {SMALL} --server half:rate=1", "a server optimiser has none but --server-rate: leave them out"),
+        (f"run {SMALL} --server adam:rate=1", "a server optimiser has none but --server-rate: leave them out"),
+        (f"run {SMALL} --server halv", "did you mean 'half'?"),
+        (f"run {SMALL} --partition stripes", "did you mean 'striped'?"),
+        (f"run {SMALL} --partition striped --alpha 0.1,1", "several --alpha train the same with --partition striped"),
+        (f"run {SMALL} --out out --augment shift:20", "moves pictures of 8×8 pixels out of sight"),
+    ],
+)
+def test_what_is_asked_of_ones_own_rules(command: str, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDGA_PROJECT", "")
+    Path("fedga.toml").write_text('[servers]\nhalf = "own.py:Half"\n[partitions]\nstriped = "own.py:Striped"\n')
+    Path("own.py").write_text(RULES)
+    outcome = fedga(command)
+    assert complaint in outcome.complaint
+    assert "setting" not in outcome.err
+    assert not Path("out").exists()
+
+
+def test_a_trace_of_clients_is_kept_apart_from_the_data() -> None:
+    def write(client: int) -> None:
+        Path("tr.csv").write_text(f"round,client\n1,{client}\n1,2\n")
+
+    write(1)
+    command = f"run {SMALL} --out out --algorithm fedga --availability always,tr.csv"
+    done(command)
+    done(f"run {SMALL} --out out --algorithm fedavg")
+    done(command)
+    write(3)
+    complaint = refused(command)
+    assert "the file of --availability 'tr.csv' is not the one the results in 'out' were made with" in complaint
+    assert "bring the old file back" in complaint
+
+
 def test_data_that_changed_under_a_folder() -> None:
     def write(seed: int) -> None:
         inputs = np.random.default_rng(seed).normal(size=(60, 4)).astype(np.float32)
@@ -556,7 +621,7 @@ def test_no_command_is_answered_with_help() -> None:
 
 def test_an_option_given_twice_is_refused() -> None:
     outcome = fedga("run", "--algorithm", "fedavg", "--algorithm", "fedga")
-    assert outcome.complaint == "--algorithm is given twice: give it once, with a comma list such as --algorithm A,B"
+    assert outcome.complaint == "--algorithm is given twice: give it once, with a list such as --algorithm A,B"
     assert not Path("runs").exists()
 
 

@@ -35,6 +35,25 @@ def test_algorithms_say_what_they_cost() -> None:
     assert next(csv.DictReader(io.StringIO(text)))["options"] == ""
 
 
+def test_a_rule_that_is_named_shows_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDGA_PROJECT", "")
+    rule = (
+        '"""A rule of mine. Slow."""\nprint("ran")\nfrom fedga.selection import Selection\nclass Mine(Selection): ...\n'
+    )
+    Path("rule.py").write_text(rule)
+    Path("fedga.toml").write_text('[selections]\nmine = "rule.py:Mine"\n')
+    listed = done("algorithms").out
+    assert "--select mine" in listed
+    assert "rule.py" in listed
+    assert "ran" not in listed.split()
+    named = done("algorithms select:mine,bandit").out
+    assert "What each algorithm adds" not in named
+    assert "A rule of mine" in " ".join(named.split())
+    assert "explore=0.8" in named
+    [row] = json.loads(done("algorithms bandit --format json").out)
+    assert row["setting"] == "--select bandit"
+
+
 def test_algorithms_are_checked_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[object] = []
     monkeypatch.setattr("fedga.testing.check_algorithm", lambda algorithm: checked.append(algorithm) or ["good"])

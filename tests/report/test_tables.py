@@ -5,20 +5,30 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 from rich.text import Text
+from torch import Tensor
 
-from fedga.algorithms import Algorithm, Sent, known_algorithms
-from fedga.report.costs import algorithms_rows, algorithms_table
+from fedga.algorithms import Algorithm, Sent, Server, known_algorithms
+from fedga.algorithms.fednh import FedNH
+from fedga.algorithms.parameters import Parameters
+from fedga.data.partitions import PARTITIONS
+from fedga.models import build_model
+from fedga.report.combinable import combinable_rows, combinable_table
+from fedga.report.costs import algorithms_rows, algorithms_table, cost_columns
 from fedga.report.curves import Curve, curves_from_rows
 from fedga.report.summary import summary_rows, summary_table
 from fedga.report.tables import settings_rows, settings_table
 from fedga.report.terminal import TitledTable
+from fedga.selection import SELECTIONS
+from fedga.servers import SERVERS
 from fedga.spec.grid import build_sweep
 from tests.report.made_up import make_curves, make_rows
 
@@ -131,11 +141,17 @@ def test_no_number_is_cut_or_broken_at_any_width(width: int) -> None:
     assert ("Left out, the terminal is too narrow" in " ".join(text.split())) == (width == 60)
 
 
+with torch.device("meta"):
+    MLP = Parameters(build_model("mlp", (1, 28, 28), 10))
+HEAD = 4 * (128 * 10 + 10)  # bytes
+FIXED = ("algorithm", "citation", "options", "model_bytes")
+
+
 def test_costs_of_every_algorithm_are_those_it_declares() -> None:
-    rows = {row["algorithm"]: row for row in algorithms_rows(num_parameters=101_770, num_classes=10)}
+    rows = {row["algorithm"]: row for row in algorithms_rows(MLP, 10)}
     assert rows.keys() == known_algorithms().keys()
     for name in ("fedavg", "fedprox", "fedga", "fedga-batch"):
-        assert not any(rows[name][key] for key in rows[name] if key not in ("algorithm", "citation", "options")), name
+        assert not any(rows[name][key] for key in rows[name] if key not in FIXED), name
     assert rows["fedntd"]["extra_forward_passes"] == "1 per local step"
     assert rows["fedrl"]["extra_down_bytes"] == 40
     assert rows["fedrl"]["server_samples_per_class"] == 32
@@ -150,14 +166,12 @@ def test_costs_of_every_algorithm_are_those_it_declares() -> None:
 
 def test_the_table_of_algorithms_is_for_the_chosen_model_and_fits() -> None:
     for width in (80, 100, 200):
-        text = printed(algorithms_table("mlp", 101_770, 10, width=width), width)
+        text = printed(algorithms_table("mlp", MLP, 10, width=width), width)
         assert max(map(len, text.splitlines())) <= width
         assert "…" not in text
         words = " ".join(text.split())
         assert "mlp (101,770 parameters, 407.1 kB)" in words
-    [climb] = [
-        cell.plain for cell in cells(algorithms_table("mlp", 101_770, 10), "extra down") if "kB to" in cell.plain
-    ]
+    [climb] = [cell.plain for cell in cells(algorithms_table("mlp", MLP, 10), "extra down") if "kB to" in cell.plain]
     assert climb == "407.1 kB to each client not active"
 
 
@@ -170,11 +184,59 @@ def test_an_algorithm_of_ones_own_is_listed_by_what_it_declares() -> None:
         evaluates_all_clients: ClassVar[bool] = True
         uploads: ClassVar[tuple[Sent, ...]] = (Sent("survey", "1", "a loss"), Sent("counts", "classes", "label counts"))
 
-    [row] = algorithms_rows(1000, 5, {"mine": Mine})
+    [row] = algorithms_rows(MLP, 5, {"mine": Mine})
     assert (row["extra_up_bytes"], row["survey_up_bytes"]) == (24, 4)
     assert row["server_learns"] == "a loss; label counts"
-    text = " ".join(printed(algorithms_table("m", 1000, 5, {"mine": Mine}), 250).split())
+    text = " ".join(printed(algorithms_table("m", MLP, 5, {"mine": Mine}), 250).split())
     assert "20 B; 4 B from every client" in text
+
+
+@dataclass(frozen=True)
+class OwnHead(Algorithm):
+    def travels(self, parameters: Parameters) -> Collection[str]:
+        return [name for name in parameters.shapes if name not in parameters.head]
+
+
+@dataclass(frozen=True)
+class Looks(Algorithm):
+    finishes: ClassVar[bool] = True
+    final_uploads: ClassVar[tuple[Sent, ...]] = (Sent("moments", "features×features", "second moments"),)
+
+    def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
+        return {"norm": client_params.norm(dim=1)}
+
+
+def test_what_does_not_move_or_travel_is_not_paid_for() -> None:
+    rows = {row["algorithm"]: row for row in algorithms_rows(MLP, 10, {"fednh": FedNH, "own": OwnHead, "looks": Looks})}
+    assert {name: row["model_bytes"] for name, row in rows.items()} == {
+        **{"fednh": 4 * MLP.total - HEAD, "own": 4 * MLP.total - HEAD, "looks": 4 * MLP.total}
+    }
+    assert rows["fednh"]["extra_up_bytes"] == rows["fednh"]["extra_down_bytes"] == 4 * 10 * 128
+    assert (rows["own"]["client_keeps"], rows["own"]["client_keeps_bytes"]) == ("its own head", HEAD)
+    assert (rows["looks"]["server_learns"], rows["looks"]["final_up_bytes"]) == (
+        *("second moments; single updates", 4 * 128 * 128),
+    )
+    up = {name: cost_columns([row], MLP)["extra up"][0] for name, row in rows.items()}
+    assert up["fednh"] == "5.1 kB; 5.2 kB less of the model"
+    assert up["looks"] == "65.5 kB after the last round"
+    assert cost_columns([rows["own"]], None)["extra up"] == [""]
+
+
+def test_the_table_of_what_goes_with_any_algorithm_has_all_of_it_and_fits() -> None:
+    rows = {row["setting"]: row for row in combinable_rows()}
+    flags = {"select": SELECTIONS, "server": SERVERS, "partition": PARTITIONS}
+    assert {f"--{flag} {name}" for flag, ours in flags.items() for name in ours} < rows.keys()
+    assert {"--augment", "--centralize", "--availability", "--stragglers"} < rows.keys()
+    assert all(row["what it does"] for row in rows.values())
+    assert rows["--select balanced"]["the server needs"] == "class counts"
+    assert rows["--select balanced"]["options"] == {"patience": 1.0}
+    assert rows["--select bandit"]["the server needs"] == "single updates"
+    assert rows["--select uniform"]["the server learns"] == ""
+    assert rows["--augment"]["options"] == {"augment": "none"}
+    assert rows["--server adam"] | {"options": {"rate": 0.01}, "source": "Reddi et al. 2021"} == rows["--server adam"]
+    text = printed(combinable_table(rows.values(), width=80), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
 
 
 def test_settings_say_where_they_came_from() -> None:

@@ -54,6 +54,15 @@ def files(store: Store) -> list[str]:
 # Runs and their conflicts
 
 
+def test_a_trace_that_once_stood_right_behind_the_data_is_read(store: Store, spec: Specs) -> None:
+    traced, plain = spec(availability="tr.csv"), spec(algorithm="fedavg")
+    register(store, traced, data=32 * "a" + 16 * "b")
+    register(store, traced, data=32 * "a" + "+" + 16 * "b")
+    register(store, plain, data=32 * "a")
+    with pytest.raises(FedGAError, match=r"the file of --availability 'tr\.csv' is not the one"):
+        register(store, traced, data=32 * "a" + "+" + 16 * "c")
+
+
 def test_runs_are_entered_once(store: Store, spec: Specs) -> None:
     specs = [spec(seed=seed) for seed in (2, 0, 1)]
     first = store.register(specs, {one.run_id: "data" for one in specs})

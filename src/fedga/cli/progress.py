@@ -89,9 +89,10 @@ class SweepProgress:
             if spec.run_id not in self.wanted:  # of an earlier command, in the same group
                 continue
             self.done += 1
-            if result.metrics is not None:
-                label = f"{spec.algorithm}{'+' + spec.preset if spec.preset else ''}"
-                self.latest[spec.run_id] = (label, result.metrics["accuracy"])
+            of = {"accuracy": "", "client_accuracy": " (clients' own models)"}
+            if known := [name for name in of if name in (result.metrics or ())]:
+                label = f"{spec.algorithm}{'+' + spec.preset if spec.preset else ''}{of[known[0]]}"
+                self.latest[spec.run_id] = (label, (result.metrics or {})[known[0]])
             if result.diverged:
                 self.done += spec.rounds - result.round
                 self.latest.pop(spec.run_id, None)

@@ -33,7 +33,8 @@ def checked_arguments(arguments: Sequence[str], program: Any) -> list[str]:
         if f"--no-{option[2:]}" in options:
             raise FedGAError(f"{option} and --no-{option[2:]} are both given: give one of them")
         if options.count(option) > 1:
-            raise FedGAError(f"{option} is given twice: give it once, with a comma list such as {option} A,B")
+            several = "'A;B'" if option == "--augment" else "A,B"
+            raise FedGAError(f"{option} is given twice: give it once, with a list such as {option} {several}")
     for before, argument in zip(("", *spelled), spelled, strict=False):
         if not argument and before != "--preset":  # which may be none; elsewhere it is an unset variable in a script
             what = f"the value of {before}" if before.startswith("--") else "an argument"

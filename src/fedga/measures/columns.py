@@ -46,7 +46,10 @@ _OF_MODELS = (
     MetricColumn("ea_ratio", "EA ratio", "EA ratio", higher_is_better=False, ratio=True, explanation=_EA),
     MetricColumn("loss", "test loss", "loss", higher_is_better=False),
 )
+_MIX = "Client accuracy: of the clients' own models, each by its own label mix; mean over all clients."
+_OWN_MIX: Any = {"bounded": True, "explanation": _MIX}
 _OF_CLIENTS = (
+    MetricColumn("client_accuracy", "accuracy of clients' own models", "client accuracy", "all clients", **_OWN_MIX),
     MetricColumn("client_ea_ratio", "EA ratio of clients' models", "clients' EA ratio", CLIENTS, False, ratio=True),
     MetricColumn("forgetting_frequent", "accuracy lost on frequent classes", "lost on frequent", **_LOST),
     MetricColumn("forgetting_rare", "accuracy lost on rare classes", "lost on rare", **_LOST),

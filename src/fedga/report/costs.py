@@ -7,7 +7,8 @@ from typing import Any
 from rich.text import Text
 
 from fedga.algorithms import ALGORITHMS, Algorithm, own_algorithms
-from fedga.algorithms.base import Sent
+from fedga.algorithms.base import Sent, overrides
+from fedga.algorithms.parameters import Parameters
 from fedga.drawing.style import algorithm_rank
 from fedga.report.series import setting_text
 from fedga.report.terminal import Column, TitledTable, make_table
@@ -17,41 +18,53 @@ _NOTHING = Sent("", "1").reveals  # what a message says that reveals nothing
 
 
 def algorithms_rows(
-    num_parameters: int, num_classes: int, algorithms: Mapping[str, type[Algorithm]] | None = None
+    network: Parameters | None, num_classes: int, algorithms: Mapping[str, type[Algorithm]] | None = None
 ) -> list[dict[str, Any]]:
     """One row per algorithm, all of ours if none are given; ``defined_in`` is the file of one of the user's own.
 
-    Bytes are per round and client, beyond the model that FedAvg sends both ways. ``extra_down_bytes`` and
-    ``extra_up_bytes`` concern active clients. A survey asks every client before each round: ``survey_down_bytes`` (the
-    model) reach each client that is not active, whose answer is ``survey_up_bytes``.
+    Bytes are per round and client, beyond the ``model_bytes`` sent both ways, 0 where ``network`` is unknown.
+    ``extra_down_bytes`` and ``extra_up_bytes`` concern active clients. A survey asks every client before each round:
+    ``survey_down_bytes`` (the model) reach each client that is not active, whose answer is ``survey_up_bytes``.
     """
     known, mine = ALGORITHMS if algorithms is None else algorithms, own_algorithms()
-    rows = {name: _row(name, known[name], num_parameters, num_classes) for name in sorted(known, key=algorithm_rank)}
+    rows = {name: _row(name, known[name], network, num_classes) for name in sorted(known, key=algorithm_rank)}
     return [row | {"defined_in": mine[name].origin if name in mine else ""} for name, row in rows.items()]
 
 
-def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes: int) -> dict[str, Any]:
+def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_classes: int) -> dict[str, Any]:
+    own, sizes = algorithm(), dict(zip(network.shapes, network.sizes, strict=True)) if network else {}
+    moving = set(own.moves(network) if network and overrides(own, "moves") else sizes)
+    kept = moving.difference(own.travels(network)) if network and overrides(own, "travels") else set()
+    num_parameters, kept_bytes = (sum(sizes[each] for each in names) for names in (moving, kept))
+
     def total(sent: tuple[Sent, ...]) -> int:
-        return sum(one.bytes(num_classes, num_parameters) for one in sent)
+        return sum(one.bytes(num_classes, num_parameters, getattr(network, "features", 0) or 0) for one in sent)
 
     survey = tuple(one for one in algorithm.uploads if one.name == "survey") if algorithm.evaluates_all_clients else ()
-    exchanged = (*algorithm.uploads, *algorithm.downloads)
-    learned = dict.fromkeys(one.reveals for one in exchanged if one.reveals != _NOTHING)
+    exchanged = (*algorithm.uploads, *algorithm.downloads, *algorithm.final_uploads)
+    learned = [one.reveals for one in exchanged if one.reveals != _NOTHING]
+    learned += ["single updates"] if overrides(own, "inspect") else []
+    keeps = [one.name.replace("_", " ") for one in algorithm.client_state_spec]
+    if overrides(own, "travels"):
+        keeps.append("its own head" if network and kept and kept <= set(network.head) else "its own parameters")
     passes = ["1 per local step"] if algorithm.needs_global_logits else []
     passes += ["those of its gradient"] if algorithm.gradient is not Algorithm.gradient else []
     passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []
     passes += ["over the server's samples"] if algorithm.auxiliary_samples else []
+    model_bytes = FLOAT * (num_parameters - kept_bytes)
     return {
         "algorithm": name,
         "citation": algorithm.citation,
+        "model_bytes": model_bytes,
         "extra_up_bytes": total(algorithm.uploads),
         "extra_down_bytes": total(algorithm.downloads),
         "survey_up_bytes": total(survey),
-        "survey_down_bytes": FLOAT * num_parameters if algorithm.evaluates_all_clients else 0,
+        "final_up_bytes": total(algorithm.final_uploads),
+        "survey_down_bytes": model_bytes if algorithm.evaluates_all_clients else 0,
         "extra_forward_passes": "; ".join(passes),
-        "client_keeps_bytes": total(algorithm.client_state_spec),
-        "client_keeps": "; ".join(one.name.replace("_", " ") for one in algorithm.client_state_spec),
-        "server_learns": "; ".join(learned),
+        "client_keeps_bytes": total(algorithm.client_state_spec) + FLOAT * kept_bytes,
+        "client_keeps": "; ".join(keeps),
+        "server_learns": "; ".join(dict.fromkeys(learned)),
         "server_samples_per_class": algorithm.auxiliary_samples,
         "options": {field.name: field.default for field in fields(algorithm)},
     }
@@ -59,33 +72,36 @@ def _row(name: str, algorithm: type[Algorithm], num_parameters: int, num_classes
 
 def algorithms_table(
     model_name: str,
-    num_parameters: int,
+    network: Parameters,
     num_classes: int,
     algorithms: Mapping[str, type[Algorithm]] | None = None,
     *,
     width: int | None = None,
 ) -> TitledTable:
     """The rows of `algorithms_rows` for the terminal; a dash is nothing beyond FedAvg."""
-    rows = algorithms_rows(num_parameters, num_classes, algorithms)
+    rows = algorithms_rows(network, num_classes, algorithms)
     sources = ["\n".join(filter(None, [row["citation"], row["defined_in"]])) for row in rows]
     pairs = zip(rows, sources, strict=True)
     names = [Text(row["algorithm"], "bold").append(f"\n{source}", "not bold dim") for row, source in pairs]
     columns = [Column("algorithm", names)]
-    columns += [Column(heading, [Text(text or "–") for text in texts]) for heading, texts in cost_columns(rows).items()]
-    model = f"{model_name} ({num_parameters:,} parameters, {human_bytes(FLOAT * num_parameters)})"
+    shown = cost_columns(rows, network).items()
+    columns += [Column(heading, [Text(text or "–") for text in texts]) for heading, texts in shown]
+    model = f"{model_name} ({network.total:,} parameters, {human_bytes(FLOAT * network.total)})"
     title = f"What each algorithm adds to FedAvg, which sends {model} down and up, per client and round"
     return make_table(columns, title=title, width=width, leading=1)
 
 
-def cost_columns(rows: Sequence[Mapping[str, Any]], *, sized: bool = True) -> dict[str, list[str]]:
-    """What stands below each heading, empty where it is nothing; ``sized``: whether the network's size is known."""
-    ups = [(row["extra_up_bytes"], row["survey_up_bytes"]) for row in rows]
+def cost_columns(rows: Sequence[Mapping[str, Any]], network: Parameters | None) -> dict[str, list[str]]:
+    """What stands below each heading, empty where it is nothing."""
+    ups = [(row["extra_up_bytes"] - row["survey_up_bytes"], row["survey_up_bytes"]) for row in rows]
     downs = [(row["extra_down_bytes"], row["survey_down_bytes"]) for row in rows]
+    less = [FLOAT * network.total - row["model_bytes"] if network else 0 for row in rows]
+    final = [row["final_up_bytes"] for row in rows]
     samples = [row["server_samples_per_class"] for row in rows]
-    sizes = [f" ({human_bytes(row['client_keeps_bytes'])})" if sized and row["client_keeps"] else "" for row in rows]
+    sizes = [f" ({human_bytes(row['client_keeps_bytes'])})" if network and row["client_keeps"] else "" for row in rows]
     return {
-        "extra up": [_bytes_text(up - asked, asked, "from every client") for up, asked in ups],
-        "extra down": [_bytes_text(*down, "to each client not active") for down in downs],
+        "extra up": [_bytes_text(*of, "from every client") for of in zip(ups, less, final, strict=True)],
+        "extra down": [_bytes_text(*of, 0, "to each client not active") for of in zip(downs, less, strict=True)],
         "extra forward passes": [row["extra_forward_passes"] for row in rows],
         "a client keeps": [row["client_keeps"] + size for row, size in zip(rows, sizes, strict=True)],
         "the server learns": [row["server_learns"] for row in rows],
@@ -94,9 +110,10 @@ def cost_columns(rows: Sequence[Mapping[str, Any]], *, sized: bool = True) -> di
     }
 
 
-def _bytes_text(beyond: int, survey: int, whom: str) -> str:
-    """Bytes of active clients, and of those that only answer a survey."""
-    return "; ".join(filter(None, [human_bytes(beyond), f"{human_bytes(survey)} {whom}" if survey else ""]))
+def _bytes_text(sent: tuple[int, int], less: int, final: int, whom: str) -> str:
+    """Bytes of active clients, of those that only answer a survey, of the model left out, and after the last round."""
+    words = {f" {whom}": sent[1], " less of the model": less, " after the last round": final}
+    return "; ".join(f"{human_bytes(number)}{word}" for word, number in ({"": sent[0]} | words).items() if number)
 
 
 def human_bytes(number: int) -> str:

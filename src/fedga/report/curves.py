@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from fedga.measures.columns import COLUMNS
 from fedga.store.database import IDENTITY, reading
 from fedga.store.digests import Digests
 from fedga.store.metrics import read_metrics
 from fedga.store.records import METRICS
 from fedga.store.results import read_runs, telling_fields
 
-_NO_SETTINGS = ("run_id", "seed", "round", "status", *METRICS)
+_NO_SETTINGS = ("run_id", "seed", "round", "status", *COLUMNS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,12 @@ class Curve:
     def over_rounds(self, name: str) -> float:
         """The mean over the rounds from 1 on in which the metric was measured."""
         return mean(self.metric(name)[self.rounds >= 1])
+
+
+def main_accuracy(curves: Iterable[Curve]) -> str:
+    """The accuracy that is shown first: of the global model, or of the clients' own where no run has a global head."""
+    found = {name for curve in curves for name in curve.values}
+    return "client_accuracy" if "client_accuracy" in found and "accuracy" not in found else "accuracy"
 
 
 def mean(values: np.ndarray) -> float:
@@ -79,7 +86,7 @@ def curves_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
     curves = []
     for (named, seed), of_run in runs.items():
         ordered = sorted(of_run, key=lambda row: row["round"])
-        metrics = [name for name in METRICS if any(row.get(name) is not None for row in ordered)]
+        metrics = [name for name in COLUMNS if any(row.get(name) is not None for row in ordered)]
         values = {name: np.array([row.get(name) for row in ordered], dtype=np.float64) for name in metrics}
         rounds = np.array([row["round"] for row in ordered], dtype=np.int64)
         curves.append(Curve(dict(named), seed, rounds, values, ordered[-1].get("status") or "done"))

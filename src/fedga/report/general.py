@@ -9,7 +9,7 @@ from typing import Any
 
 from fedga.drawing.style import display_name
 from fedga.report import figures
-from fedga.report.curves import Curve
+from fedga.report.curves import Curve, main_accuracy
 from fedga.report.documents import Picture
 from fedga.spec.settings import RunSpec
 from fedga.store.store import Store
@@ -21,12 +21,15 @@ def general_pictures(folder: Path, curves: Sequence[Curve], specs: Sequence[RunS
     """What can be drawn of these runs; nothing while none of them was evaluated."""
     if not any(len(curve.rounds) for curve in curves):
         return []
-    drawn = [
-        Picture("overview", "Accuracy, and what clients forget", partial(figures.demo_picture, curves)),
-        Picture("accuracy", "Accuracy over rounds", partial(figures.accuracy_curves, curves)),
-        Picture("ea-ratio", "EA ratio over rounds", partial(figures.ea_ratio_curves, curves)),
-    ]
-    if any("forgetting_missing" in curve.values for curve in curves):
+    found = {name for curve in curves for name in curve.values}
+    drawn = [Picture("overview", "Accuracy, and what clients forget", partial(figures.demo_picture, curves))]
+    for name, title in {"accuracy": "Accuracy", "client_accuracy": "Accuracy of clients' own models"}.items():
+        if name in found or name == main_accuracy(curves):
+            draw = partial(figures.accuracy_curves, curves, metric=name)
+            drawn.append(Picture(name.replace("_", "-"), f"{title} over rounds", draw))
+    if not found.isdisjoint(("ea_ratio", "client_ea_ratio")):
+        drawn.append(Picture("ea-ratio", "EA ratio over rounds", partial(figures.ea_ratio_curves, curves)))
+    if "forgetting_missing" in found:
         drawn.append(Picture("forgetting", "What clients forget", partial(figures.forgetting_bars, curves)))
         drawn += _clients(folder, specs)
     return drawn

@@ -66,8 +66,13 @@ class Named(Choice):
     plugin_kind: str = ""
 
     def check(self, where: str, value: Any) -> str:
-        own = isinstance(value, str) and value not in self.names and value in plugins.parts(self.plugin_kind)
-        return str(value) if own else super().check(where, value)
+        ours = not isinstance(value, str) or value in self.names
+        names = self.names if ours else (*self.names, *plugins.parts(self.plugin_kind))
+        if str(value).partition(":")[0] in names and value not in names:
+            besides = " but --server-rate" if self.plugin_kind == "servers" else ""
+            none = f"a {plugins.KINDS[self.plugin_kind]} has none{besides}"
+            raise FedGAError(f"{where} {value!r} has options, and {none}: leave them out")
+        return Choice(names).check(where, value)
 
 
 class _Presence(Text):

@@ -6,6 +6,7 @@ by accident.
 """
 
 import dataclasses
+import shlex
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
@@ -21,6 +22,7 @@ from fedga.store.records import Run
 from fedga.store.results import read_runs
 
 _identity = attrgetter(*IDENTITY)
+_DIGITS, _GLUED = 32, 48  # hexadecimal: of the hash of data alone, and with that of a trace behind it
 _data = attrgetter("dataset", "label_column", "client_column")  # runs equal in these read the same samples
 
 
@@ -41,15 +43,19 @@ def register_runs(
     by_identity: dict[tuple[Any, ...], list[RunSpec]] = {}
     for run in there:
         by_identity.setdefault(_identity(run.spec), []).append(run.spec)
-    data_of = {_data(run.spec): run.fingerprint for run in there}
+    hash_of = {source: found for run in there for source, found in _hashes(run.spec, run.fingerprint).items()}
     columns = ("run_id", "spec", "fingerprint", *IDENTITY)
     query = f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for spec in specs:
         now, identity = fingerprints[spec.run_id], _identity(spec)
-        if (before := data_of.setdefault(_data(spec), now)) != now:
-            changed = f"the data of {spec.dataset!r} are not those the results in {str(folder)!r} were made with"
-            hashes = f"their hash was {before[:16]}, now it is {now[:16]}"
-            raise FedGAError(f"{changed} ({hashes}): give another --out, or bring the old data back")
+        for source, found in _hashes(spec, now).items():
+            if (before := hash_of.setdefault(source, found)) != found:
+                data = (f"the data of {spec.dataset!r} are not those", "data")
+                trace = (f"the file of --availability {source!r} is not the one", "file")
+                what, old = trace if source == spec.availability else data
+                changed = f"{what} the results in {str(folder)!r} were made with"
+                hashes = f"their hash was {before[:16]}, now it is {found[:16]}"
+                raise FedGAError(f"{changed} ({hashes}): give another --out, or bring the old {old} back")
         if spec.run_id not in known:
             _check_settings(folder, spec, by_identity.get(identity, []), axes)
             known.add(spec.run_id)
@@ -57,6 +63,14 @@ def register_runs(
             seal_runs(connection, [spec.run_id])
     entered = {run.run_id: run for run in read_runs(connection)}
     return [entered[spec.run_id] for spec in specs]
+
+
+def _hashes(spec: RunSpec, fingerprint: str) -> dict[Any, str]:
+    """Of the data, and of the file of ``--availability``; it once stood right behind the other."""
+    data, _, trace = fingerprint.partition("+")
+    if len(data) == _GLUED:
+        data, trace = data[:_DIGITS], data[_DIGITS:]
+    return {_data(spec): data} | ({spec.availability: trace} if trace else {})
 
 
 def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes: Collection[str]) -> None:
@@ -68,7 +82,9 @@ def _check_settings(folder: Path, spec: RunSpec, there: Sequence[RunSpec], axes:
         return
     before = [f"{_flag(name)} {_show(getattr(other, name))}" for name in changed]
     now = [_show(getattr(spec, name)) for name in changed]
-    both = [f"{old},{new}" for name, old, new in zip(changed, before, now, strict=True) if name in SETTINGS]
+    values = {name: (_show(getattr(other, name)), _show(getattr(spec, name))) for name in changed if name in SETTINGS}
+    lists = {name: getattr(SETTINGS[name].kind, "separator", ",").join(of) for name, of in values.items()}
+    both = [f"{_flag(name)} {shlex.quote(text)}" for name, text in lists.items()]
     remedy = f"give another --out, or list both values ({' '.join(both)})" if both else "give another --out"
     named = (spec.dataset, spec.alpha and f"α={spec.alpha:g}", spec.algorithm, spec.preset)
     held = f"{str(folder)!r} already holds {', '.join(part for part in named if part)}, seed {spec.seed}"
@@ -84,4 +100,4 @@ def _show(value: Any) -> str:
         return ":".join(f"{name}={option}" for name, option in value) or "none"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "none" if value is None or value == "" else f"{value:g}" if isinstance(value, float) else str(value)

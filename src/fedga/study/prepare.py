@@ -16,7 +16,9 @@ from fedga.algorithms import make_algorithm
 from fedga.data import Dataset, Federation, load_dataset, make_federation
 from fedga.data.assemble import listed
 from fedga.data.formats.files import Progress
+from fedga.data.partitions import needs_alpha
 from fedga.engine.evaluation.metrics import Metric, own_metrics
+from fedga.engine.slots import _check_pictures
 from fedga.engine.stack.lanes import Lane
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError
@@ -24,6 +26,7 @@ from fedga.models import build_model, own_model
 from fedga.selection import make_selection
 from fedga.selection.availability import read_availability, trace_digest
 from fedga.servers import make_server
+from fedga.spec.augmentation import Augmentation
 from fedga.spec.settings import RunSpec, parse_selection
 from fedga.store.database import one_line
 from fedga.store.records import Partition
@@ -77,9 +80,14 @@ class Preparation:
             make_selection(name, **dict(options))
             make_server(spec.server)
             read_availability(spec.availability)
-        for spec in {(s.dataset, s.model, s.norm): s for s in specs}.values():
+        dealt = [partition for partition, _ in {(spec.partition, spec.alpha) for spec in specs}]
+        for partition in {name for name in dealt if dealt.count(name) > 1 and not needs_alpha(name)}:
+            raise FedGAError(f"several --alpha train the same with --partition {partition}, which reads none: give one")
+        for spec in {(s.dataset, s.model, s.norm, s.augment): s for s in specs}.values():
             # A network that does not fit the data, or the engine, is refused now, not in the middle of a sweep.
             dataset = self.dataset(spec)
+            if change := Augmentation.parse("--augment", spec.augment):
+                _check_pictures(dataset.input_shape, change)
             network = fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
             if own_model(spec.model):
                 StackedModel(network).check(dataset.input_shape)
@@ -109,8 +117,8 @@ class Preparation:
         return fitted
 
     def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]:
-        """Content hash of every run's data, by run id."""
-        return {spec.run_id: self.dataset(spec).fingerprint + trace_digest(spec.availability) for spec in specs}
+        """Content hash of every run's data, by run id; behind a plus that of the file of ``--availability``."""
+        return {s.run_id: f"{self.dataset(s).fingerprint}+{trace_digest(s.availability)}".rstrip("+") for s in specs}
 
     def hints(self, specs: Sequence[RunSpec]) -> list[str]:
         """What a user should know of these data before they train; most often nothing."""

@@ -14,6 +14,10 @@ from fedga.algorithms.base import SIZES, Algorithm, Sent
 from fedga.errors import FedGAError, a_or_an
 
 OPTION_TYPES = (float, int, str, bool)
+_ASKED_FOR = {  # what is called or filled only where another declaration asks for it
+    **{"finish": "finishes", "final_report": "finishes", "survey": "evaluates_all_clients"},
+    **{"embed": "needs_class_features", "needs_second_moment": "needs_class_features"},
+}
 HOOKS = [name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")]
 
 
@@ -51,6 +55,9 @@ def check_declarations(kind: type[Algorithm], name: str) -> None:
     check_hooks(kind, Algorithm, name, ("select",))  # of version 0.1, which still works
     for what in ("downloads", "uploads", "final_uploads", "client_state_spec"):
         _check_sent(what, getattr(kind, what), name)
+    for part, needed in _ASKED_FOR.items():
+        if getattr(kind, part) is not getattr(Algorithm, part) and not getattr(kind, needed):
+            raise FedGAError(f"{name}: has {part} without {needed}: write {needed}: ClassVar[bool] = True")
     surveyed = any(sent.name == "survey" for sent in kind.uploads)
     if kind.evaluates_all_clients and not surveyed:
         raise FedGAError(

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
+from fedga import plugins
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, own_option
 from fedga.cli.usage import check_data_dir
@@ -224,18 +225,25 @@ def algorithms(
         _check(check, names)
         return
 
-    from fedga.algorithms import algorithm_class, own_algorithms
+    from fedga.algorithms import ALGORITHMS, algorithm_class, own_algorithms
+    from fedga.report.combinable import combinable_rows, combinable_table
     from fedga.report.costs import algorithms_rows, algorithms_table
 
     _check_format(format)
     number = int(Number(whole=True, least=2, most=_MOST_CLASSES).parse("--classes", classes) or 0)
     parameters = _parameters(model, shape, number)
-    named = None if names is None else {name.strip(): algorithm_class(name.strip()) for name in names.split(",")}
-    if named is None and (mine := own_algorithms()):
+    mine, asked = own_algorithms(), None if names is None else [name.strip() for name in names.split(",")]
+    others = combinable_rows(asked)
+    left = asked and [name for name in asked if name in {*ALGORITHMS, *mine} or not combinable_rows([name])]
+    named = None if left is None else {name: algorithm_class(name) for name in left}
+    if named is None and mine:
         say(f"your own are not run unless you name them: fedga algorithms {','.join(mine)}")
-    rows = algorithms_rows(parameters, number, named)
+    rows = algorithms_rows(parameters, number, named) or others
     if format == "table":
-        out.print(algorithms_table(model, parameters, number, named, width=out.width))
+        if named != {}:
+            out.print(algorithms_table(model, parameters, number, named, width=out.width))
+        if others:
+            out.print(combinable_table(others, width=out.width))
     elif format == "json":
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
@@ -263,14 +271,19 @@ def _check(algorithm: str, names: str | None) -> None:
         print(f"{rule}: selects available clients alone, none twice, the same ones when mapped over runs")
         return
     name, options = parse_algorithm(algorithm)
+    for kind in ("servers", "partitions") if name not in {*ALGORITHMS, *own_algorithms()} else ():
+        if name in plugins.parts(kind):
+            called = f"{name} is a {plugins.KINDS[kind]}, not an algorithm or selection rule"
+            raise FedGAError(f"{called}: check it by pytest test_{name.replace('-', '_')}.py")
     for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
         print(line)
 
 
-def _parameters(model: str, shape: str, classes: int) -> int:
-    """How many a network has; one of ours is not made for that, however large."""
+def _parameters(model: str, shape: str, classes: int) -> Any:
+    """`Parameters` of a network; one of ours is not made for that, however large."""
     import torch
 
+    from fedga.algorithms.parameters import Parameters
     from fedga.models import MODELS
     from fedga.study.prepare import fitting_model
 
@@ -278,4 +291,4 @@ def _parameters(model: str, shape: str, classes: int) -> int:
         raise FedGAError(f"--shape {shape!r} is not the shape of a sample: write channels, height, width as 3x32x32")
     input_shape = tuple(int(side) for side in re.findall(r"\d+", shape))
     with torch.device("meta") if model in MODELS else nullcontext():
-        return sum(p.numel() for p in fitting_model(model, input_shape, classes).parameters())
+        return Parameters(fitting_model(model, input_shape, classes))

@@ -8,7 +8,8 @@ import numpy as np
 from fedga.drawing.canvas import Axes, Figure, PanelSize, compose, rows_and_columns, text_width
 from fedga.drawing.style import MUTED, SMALL, TEXT, drawing, shade
 from fedga.errors import FedGAError
-from fedga.report.curves import Curve, deviation, mean
+from fedga.measures.columns import metric_column
+from fedga.report.curves import Curve, deviation, main_accuracy, mean
 from fedga.report.figures.lines import curves_caption, draw_accuracy, end_texts, seeds_text
 from fedga.report.series import Panel, Series, make_panels, panels_with
 from fedga.report.words import signed
@@ -89,24 +90,26 @@ def bar_style(series: Series) -> dict[str, Any]:
 
 def demo_picture(curves: Sequence[Curve], *, dataset: str | None = None, alpha: float | None = None) -> Figure:
     """Left accuracy over rounds, right what clients forget; by default of the first data set and its smallest α."""
-    panels = panels_with(curves, ("accuracy", "averaged_accuracy"))
+    metric = main_accuracy(curves)
+    panels = panels_with(curves, (metric, f"averaged_{metric}"))
     fitting = [one for one in panels if dataset in (None, one.dataset) and alpha in (None, one.alpha)]
     if not fitting:
         raise FedGAError(f"there is nothing to draw of {dataset}, α = {alpha}: the results have other data sets and α")
     panel = fitting[0]
     forgetting = next((one for one in forgetting_panels(curves) if one.title == panel.title), None)
     with drawing():
-        room = max(text_width(text, SMALL) for text in end_texts(panel, "accuracy", names=True)) + 0.3
+        room = max(text_width(text, SMALL) for text in end_texts(panel, metric, names=True)) + 0.3
         height = max(3.5, 0.17 * (2 * len(panel.series) + 3))
         sizes = [PanelSize(4.4, height, right=room, top=0.42)]
-        caption = curves_caption([panel], "accuracy")
+        caption = curves_caption([panel], metric)
         if forgetting:
             names = max(text_width(series.label, SMALL) for series in forgetting.series)
             sizes.append(PanelSize(2.4, height, left=names + 0.3, right=0.3, top=0.42))
             caption += " Rare: fewer samples than the client's mean class has; missing: none."
-        figure, axes = compose(1, len(sizes), sizes, title=_headline(panel), caption=caption)
-        draw_accuracy(axes[0], panel, "accuracy", names=True)
-        axes[0].set_title("Accuracy of the global model")
+        figure, axes = compose(1, len(sizes), sizes, title=_headline(panel, metric), caption=caption)
+        draw_accuracy(axes[0], panel, metric, names=True)
+        whose = "the global model" if metric == "accuracy" else "clients' own models"
+        axes[0].set_title(f"Accuracy of {whose}")
         if forgetting:
             _draw_forgotten(axes[1], forgetting)
     return figure
@@ -141,11 +144,12 @@ def _draw_forgotten(axes: Axes, panel: Panel) -> None:
     axes.set(xlabel="accuracy lost in a round", title="What clients forget")
 
 
-def _headline(panel: Panel) -> str:
+def _headline(panel: Panel, metric: str) -> str:
     """The place, and which series has the highest accuracy after the last round."""
-    ends = {series.label: series.per_round("accuracy", mean)[-1] for series in panel.series if len(series.rounds)}
+    ends = {series.label: series.per_round(metric, mean)[-1] for series in panel.series if len(series.rounds)}
     known = {label: value for label, value in ends.items() if np.isfinite(value)}
+    title = f"{metric_column(metric).title.capitalize()} on {panel.title}"
     if not known:
-        return f"Test accuracy on {panel.title}"
+        return title
     best = max(known, key=lambda label: known[label])
-    return f"Test accuracy on {panel.title}: best is {best} with {known[best]:.3f}"
+    return f"{title}: best is {best} with {known[best]:.3f}"

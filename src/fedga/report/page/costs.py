@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fedga.algorithms import ALGORITHMS, Algorithm, algorithm_class
+from fedga.algorithms.parameters import Parameters
 from fedga.common.files import require_regular
 from fedga.drawing.style import base_name, display_name
 from fedga.errors import FedGAError
@@ -24,16 +25,18 @@ _OPTIONAL = ("a client keeps", "the server needs", "options")  # columns that ma
 _HEADINGS = ("extra up", "extra down", "extra forward passes", "the server learns", *_OPTIONAL, "from")
 
 
-def networks(study: Study) -> dict[tuple[str, int | None, int], list[str]]:
-    """Model, parameters (None where unknown) and classes of every network that runs trained -> its data sets."""
-    found: dict[tuple[str, int | None, int], list[str]] = {}
+def networks(study: Study) -> list[tuple[str, Parameters | None, int, list[str]]]:
+    """Model, parameters (None where unknown), classes and data sets of every network that runs trained."""
+    found: dict[tuple[str, int | None, int], tuple[str, Parameters | None, int, list[str]]] = {}
     for spec in {(run.spec.model, run.spec.norm, run.spec.dataset): run.spec for run in study.runs}.values():
-        labels = found.setdefault((spec.model, *_size(study, spec)), [])
+        parameters, classes = _size(study, spec)
+        key = (spec.model, parameters.total if parameters else None, classes)
+        labels = found.setdefault(key, (spec.model, parameters, classes, []))[-1]
         labels += [label for label in [study.labels[spec.dataset]] if label not in labels]
-    return found
+    return list(found.values())
 
 
-def _size(study: Study, spec: RunSpec) -> tuple[int | None, int]:
+def _size(study: Study, spec: RunSpec) -> tuple[Parameters | None, int]:
     """Parameters and classes. Only our own networks are built: a results file must not choose what code runs here."""
     classes = study.classes(spec.dataset) or 0
     source = find_source(spec.dataset)
@@ -45,7 +48,7 @@ def _size(study: Study, spec: RunSpec) -> tuple[int | None, int]:
             model = build_model(spec.model, shape, classes, norm=spec.norm)
     except Exception:  # a shape that this network was never made for: the page does without the number
         return None, classes
-    return sum(p.numel() for p in model.parameters()), classes
+    return Parameters(model), classes
 
 
 def _saved_shape(folder: Path, dataset: str) -> tuple[int, ...] | None:
@@ -70,9 +73,9 @@ def cost_tables(study: Study) -> list[Table]:
     known = {name: kind for name in ran if (kind := _class_of(name))}
     notes = _code_notes(study, ran - ALGORITHMS.keys(), known)
     tables = []
-    for number, ((model, parameters, classes), datasets) in enumerate(networks(study).items()):
-        rows = algorithms_rows(parameters or 0, classes, known)
-        columns = cost_columns(rows, sized=parameters is not None)
+    for number, (model, parameters, classes, datasets) in enumerate(networks(study)):
+        rows = algorithms_rows(parameters, classes, known)
+        columns = cost_columns(rows, parameters)
         columns["from"] = [row["citation"] for row in rows]
         wanted = _HEADINGS if parameters is not None else _HEADINGS[2:]
         shown = {name: columns[name] for name in wanted if any(columns[name]) or name not in _OPTIONAL}
@@ -106,8 +109,8 @@ def _code_notes(study: Study, own: set[str], known: Mapping[str, Any]) -> dict[s
     return notes
 
 
-def _cost_caption(parameters: int | None) -> str:
+def _cost_caption(parameters: Parameters | None) -> str:
     beyond = "Per client and round, beyond what FedAvg sends: the model, once down and once up"
     if parameters is None:
         return f"{beyond}. The size of this network is unknown here, so bytes are left out."
-    return f"{beyond} ({parameters:,} parameters, {human_bytes(FLOAT * parameters)}). A dash is nothing."
+    return f"{beyond} ({parameters.total:,} parameters, {human_bytes(FLOAT * parameters.total)}). A dash is nothing."

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedga.drawing.style import drawing
+from fedga.measures.columns import metric_column
+from fedga.report.curves import main_accuracy
 from fedga.report.page.shared import Tick
 from fedga.report.page.study import Cohort, Member, Scenario, Study
 from fedga.report.page.svg import svg_style
@@ -14,20 +16,22 @@ from fedga.report.words import grouped
 WIDTH, HEIGHT = 310, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 10, 40
 _MOST_LINES = 16
-_METRIC = "accuracy"
 
 
 def draw_overview(study: Study) -> dict[str, Any]:
     """What the template needs; ``left_out`` counts settings of a single algorithm, which the tables have."""
+    metric = main_accuracy(study.curves)
     by_dataset = grouped(study.places, lambda place: place.dataset)
     left_out = {
         (place.dataset, cohort.name)
         for place in study.places
         for cohort in set(place.cohorts) - set(shown_cohorts(place.cohorts))
     }
-    panels = [_over_alpha(places) for places in by_dataset.values() if len(places) > 1]
-    dots = [_dots(places[0]) for places in by_dataset.values() if len(places) == 1]
+    panels = [_over_alpha(places, metric) for places in by_dataset.values() if len(places) > 1]
+    dots = [_dots(places[0], metric) for places in by_dataset.values() if len(places) == 1]
+    measured = "test accuracy of the global model" if metric == "accuracy" else metric_column(metric).title
     return {
+        "measured": measured[0].upper() + measured[1:],
         "over_alpha": [panel for panel in panels if panel["lines"]],
         "dots": [panel for panel in dots if panel["dots"]],
         "legend": {line["label"]: line for panel in panels for line in panel["lines"]},
@@ -58,23 +62,23 @@ def shown_cohorts(cohorts: Sequence[Cohort], most: int = _MOST_LINES) -> list[Co
     return kept
 
 
-def _edges(member: Member) -> tuple[float, float, float]:
-    middle, wide = member.row[_METRIC], member.row[f"{_METRIC}_deviation"] or 0.0
+def _edges(member: Member, metric: str) -> tuple[float, float, float]:
+    middle, wide = member.row[metric], member.row[f"{metric}_deviation"] or 0.0
     return middle - wide, middle, middle + wide
 
 
-def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
+def _over_alpha(places: Sequence[Scenario], metric: str) -> dict[str, Any]:
     """One data set: lines over α, in pixels of a picture of WIDTH × HEIGHT."""
     found: dict[str, list[tuple[int, Member]]] = {}
     drawn = ended_of([(place, cohort) for place in places for cohort in shown_cohorts(place.cohorts)])
     for place, cohort in drawn:
         for member in cohort.contestants:
-            if member.row[_METRIC] is not None:
+            if member.row[metric] is not None:
                 found.setdefault(cohort.label(member), []).append((places.index(place), member))
     least = len({place for place, _ in drawn}) / 2
     found = {label: entries for label, entries in found.items() if len(entries) > least}
     # Means set the scale: one whisker of many must not flatten all lines.
-    means = [member.row[_METRIC] for entries in found.values() for _, member in entries]
+    means = [member.row[metric] for entries in found.values() for _, member in entries]
     room = 0.08 * (max(means, default=1) - min(means, default=0)) or 0.01
     low, high = min(means, default=0) - room, max(means, default=1) + room
     ticks = nice_ticks(low, high, 6)
@@ -89,22 +93,23 @@ def _over_alpha(places: Sequence[Scenario]) -> dict[str, Any]:
         shift = 1.6 * (number % 5 - 2)  # whiskers side by side
         marks = []
         for at, member in entries:
-            below, middle, above = map(height, _edges(member))
+            below, middle, above = map(height, _edges(member, metric))
             marks.append({"x": round(_LEFT + at * step + shift, 1), "y": middle, "low": below, "high": above})
         path = "M" + "L".join(f"{mark['x']} {mark['y']}" for mark in marks)
-        said = f"{label}. " + "; ".join(f"α = {places[at].alpha_label}: {_value(member)}" for at, member in entries)
+        values = (f"α = {places[at].alpha_label}: {_value(member, metric)}" for at, member in entries)
         style = svg_style(entries[0][1].style)
+        said = f"{label}. " + "; ".join(values)
         lines.append({"label": label, "style": style, "path": path, "marks": marks, "said": said})
     across = [Tick(round(_LEFT + at * step, 1), place.alpha_label) for at, place in enumerate(places)]
     up = [Tick(height(tick), tick_text(tick, ticks)) for tick in ticks]
     return {"title": _title(places[0].dataset_label, drawn), "across": across, "up": up, "lines": lines}
 
 
-def _dots(place: Scenario) -> dict[str, Any]:
+def _dots(place: Scenario, metric: str) -> dict[str, Any]:
     """One data set at its only α: a row per algorithm and setting; places are per cent of the width."""
     drawn = ended_of([(place, cohort) for cohort in shown_cohorts(place.cohorts)])
-    chosen = [(of, member) for _, of in drawn for member in of.contestants if member.row[_METRIC] is not None]
-    edges = [edge for _, member in chosen for edge in _edges(member)]
+    chosen = [(of, member) for _, of in drawn for member in of.contestants if member.row[metric] is not None]
+    edges = [edge for _, member in chosen for edge in _edges(member, metric)]
     ticks = nice_ticks(min(edges, default=0), max(edges, default=1), 4)
     low, high = min([*edges, *ticks[:1]]), max([*edges, *ticks[-1:]])
 
@@ -113,15 +118,15 @@ def _dots(place: Scenario) -> dict[str, Any]:
 
     dots = []
     for cohort, member in chosen:
-        below, middle, above = map(across, _edges(member))
-        dot = {"label": cohort.label(member), "value": _value(member), "style": svg_style(member.style)}
+        below, middle, above = map(across, _edges(member, metric))
+        dot = {"label": cohort.label(member), "value": _value(member, metric), "style": svg_style(member.style)}
         dots.append({**dot, "at": middle, "low": below, "high": above})
     shown = [Tick(across(tick), tick_text(tick, ticks)) for tick in ticks]
     return {"title": _title(place.title, drawn), "ticks": shown, "dots": dots}
 
 
-def _value(member: Member) -> str:
-    return plus_minus(member.row[_METRIC], member.row[f"{_METRIC}_deviation"])
+def _value(member: Member, metric: str) -> str:
+    return plus_minus(member.row[metric], member.row[f"{metric}_deviation"])
 
 
 def nice_ticks(low: float, high: float, most: int) -> list[float]:

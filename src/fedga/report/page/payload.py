@@ -17,7 +17,7 @@ import numpy as np
 from fedga.drawing.heatmap import RAMP, counts_summary
 from fedga.drawing.style import GAINED, LOST
 from fedga.measures.columns import metric_column
-from fedga.report.curves import Curve
+from fedga.report.curves import Curve, main_accuracy
 from fedga.report.page.overview import compared, shown_cohorts
 from fedga.report.page.study import Scenario, Study
 from fedga.report.page.svg import svg_style
@@ -35,7 +35,7 @@ FINE_VALUES = 150_000  # up to so many, values keep six digits
 MOST_ROWS = 30_000  # of the whole CSV
 MOST_CSV_BYTES = 1_200_000  # packed
 MOST_CLIENTS = 100  # of a heat map
-_MAIN = ("accuracy", "averaged_accuracy")
+_MAIN = ("accuracy", "averaged_accuracy", "client_accuracy")
 _MANY_CLASSES = 20  # with more of them, fewer clients are shown and their accuracies to a per cent
 _DEFAULT_LINES = 14
 
@@ -85,7 +85,8 @@ class _Lines:
 
     def __init__(self, curves: Sequence[Curve]) -> None:
         found = {name for curve in curves for name in curve.values}
-        self.names = [*(name for name in METRICS if name in found), *sorted(found.difference(METRICS))]
+        names = [*(name for name in METRICS if name in found), *sorted(found.difference(METRICS))]
+        self.names = sorted(names, key=lambda name: name != main_accuracy(curves))
         self.metrics = [_metric(name) for name in self.names]
         counts = {name: [int((~np.isnan(curve.metric(name))).sum()) for curve in curves] for name in self.names}
         main = [number for name in self.names if name in _MAIN for number in counts[name]]

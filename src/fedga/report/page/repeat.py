@@ -53,7 +53,7 @@ def repeat(study: Study, known: KnownCommands | None = None) -> Repeat:
 
 
 def _data_table(study: Study) -> Table:
-    found = Counter((run.spec.dataset, run.fingerprint) for run in study.runs)
+    found = Counter((run.spec.dataset, run.fingerprint.partition("+")[0]) for run in study.runs)
     rows = tuple(
         (Cell(study.labels[dataset]), Cell(dataset), Cell(fingerprint), Cell(f"{number:,}", float(number)))
         for (dataset, fingerprint), number in found.items()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedga.drawing.style import algorithm_rank, base_name, display_name
-from fedga.measures.columns import MetricColumn
-from fedga.report.curves import Curve
+from fedga.measures.columns import MetricColumn, metric_column
+from fedga.report.curves import Curve, main_accuracy
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.page.study import Cohort, Member, Scenario, Study
 from fedga.report.summary import explanations, number_text, odd_runs, plus_minus, summary_metrics
@@ -17,6 +17,7 @@ from fedga.report.words import grouped, listed, plural
 _BASELINE = "fedavg"
 _MOST_NAMED = 8  # algorithms in the headline
 _MODELS = {"accuracy": "The best algorithm", "averaged_accuracy": "The best algorithm, by the averaged model"}
+_MODELS["client_accuracy"] = "The best algorithm, by the clients' own models"
 _TROUBLES = {
     "diverged": "in no mean; ends in a cross in the curves",
     "unfinished": "in a mean only where no other seed of its series got further",
@@ -112,7 +113,7 @@ class Winner:
 
 def winner(cohort: Cohort, metric: str) -> Winner | None:
     """Who is best by the mean over seeds; None before the end of training, and where only one has a value."""
-    known = [member for member in cohort.contestants if member.row[metric] is not None] if cohort.finished else []
+    known = [member for member in cohort.contestants if member.row.get(metric) is not None] if cohort.finished else []
     if len(known) < 2:
         return None
     value = max(member.row[metric] for member in known)
@@ -127,14 +128,15 @@ def headline(study: Study) -> str:
     names = sorted({run.spec.algorithm for run in study.runs}, key=algorithm_rank)
     named = listed([display_name(name) for name in names]) if len(names) <= _MOST_NAMED else f"{len(names)} algorithms"
     text = f"{plural(len(study.runs), 'run')}: {named} on {listed(study.dataset_labels)}"
+    metric = main_accuracy(study.curves)
     cohorts = [cohort for place in study.places for cohort in place.cohorts]
-    found = [one for cohort in cohorts if (one := winner(cohort, "accuracy")) is not None]
+    found = [one for cohort in cohorts if (one := winner(cohort, metric)) is not None]
     wins = Counter(member.name for one in found for member in one.best)
     if not wins:
         return f"{text}."
     first = [name for name, number in wins.items() if number == max(wins.values())]
     compared = f"{max(wins.values())} of {plural(len(found), 'comparison')} under equal settings"
-    return f"{text}. Best test accuracy after the last round: {listed(first)}, in {compared}."
+    return f"{text}. Best {metric_column(metric).title} after the last round: {listed(first)}, in {compared}."
 
 
 def compared_settings(study: Study) -> list[Found]:
@@ -170,7 +172,8 @@ def _best_table(found: Sequence[Found], alphas: Sequence[float | None], metric: 
             rows.append((Cell(place.dataset_label), Cell(cohort.name or NOTHING), *cells))
             datasets.append(place.dataset)
     headings = ("data set", "setting", *("no α" if alpha is None else f"α = {alpha:g}" for alpha in alphas))
-    caption = "Mean test accuracy over seeds after the last round; in brackets, points above FedAvg."
+    measured = metric_column(metric.removeprefix("averaged_")).title
+    caption = f"Mean {measured} over seeds after the last round; in brackets, points above FedAvg."
     breaks = tuple(at for at in range(len(rows) - 1) if datasets[at] != datasets[at + 1])
     return Table(f"best-{metric.replace('_', '-')}", title, headings, tuple(rows), caption, breaks)
 
