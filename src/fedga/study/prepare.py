@@ -18,7 +18,7 @@ from fedga.data.assemble import listed
 from fedga.data.formats.files import Progress
 from fedga.data.partitions import needs_alpha
 from fedga.engine.evaluation.metrics import Metric, own_metrics
-from fedga.engine.slots import _check_pictures
+from fedga.engine.slots import check_pictures
 from fedga.engine.stack.lanes import Lane
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError
@@ -87,7 +87,7 @@ class Preparation:
             # A network that does not fit the data, or the engine, is refused now, not in the middle of a sweep.
             dataset = self.dataset(spec)
             if change := Augmentation.parse("--augment", spec.augment):
-                _check_pictures(dataset.input_shape, change)
+                check_pictures(dataset, change)
             network = fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
             if own_model(spec.model):
                 StackedModel(network).check(dataset.input_shape)
