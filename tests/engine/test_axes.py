@@ -183,6 +183,16 @@ def test_a_bad_availability_is_one_sentence(
         read_availability(text)
 
 
+def test_a_trace_of_more_clients_than_there_are_is_refused(
+    pictures: Dataset, pictures_data: DeviceData, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("round,client\n1,6\n")
+    lane = make_lane(pictures, availability=str(trace), diagnose_every=0)
+    with pytest.raises(FedGAError, match="names client 6, and there are 6: clients count from 0"):
+        train([lane], pictures_data, 1)
+
+
 def test_absent_clients_neither_train_nor_lose_what_they_keep(pictures: Dataset, pictures_data: DeviceData) -> None:
     lane = make_lane(pictures, algorithm="scaffold", active=5, availability="0.3", diagnose_every=0)
     engine = train([lane], pictures_data, 1)
@@ -225,7 +235,13 @@ def test_moves_are_uniform() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("turn", "is not an augmentation"), ("shift:0", "from 1 to 64"), ("shift", "give the pixels to move by")],
+    [
+        ("turn", "is not an augmentation"),
+        ("shift:0", "from 1 to 64"),
+        ("shift", "give the pixels to move by"),
+        ("none,shift:1", "write alternatives as 'none;mirror,shift:4'"),
+        ("shift:1,shift:2", "write alternatives as"),
+    ],
 )
 def test_a_bad_augmentation_is_one_sentence(text: str, words: str) -> None:
     with pytest.raises(FedGAError, match=words):

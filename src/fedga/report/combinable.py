@@ -35,12 +35,8 @@ def combinable_rows(names: Collection[str] | None = None) -> list[dict[str, Any]
             if names is None or not {name, f"{flag}:{name}"}.isdisjoint(names):
                 row = {"setting": f"--{flag} {name}"} | empty | (_row(flag, load(name)) if names or not part else {})
                 rows.append(row | {"source": "\n".join(filter(None, [row["source"], part.origin if part else ""]))})
-    for name in ("augment", "centralize", "availability", "stragglers"):
-        if names is None or name in names:
-            default = "none" if SETTINGS[name].default == "" else SETTINGS[name].default
-            told = {"what it does": SETTINGS[name].help, "options": {name: default}}
-            rows.append({"setting": f"--{name}"} | empty | told)
-    return rows
+    asked = [name for name in ("augment", "centralize", "availability", "stragglers") if name in (names or SETTINGS)]
+    return rows + [{"setting": f"--{name}"} | empty | {"what it does": SETTINGS[name].help} for name in asked]
 
 
 def _row(flag: str, found: Any) -> dict[str, Any]:
@@ -48,9 +44,9 @@ def _row(flag: str, found: Any) -> dict[str, Any]:
     row = {"what it does": " ".join(re.split(r"\.(?=\s+[A-Z]|\s*$)", text)[0].split())}
     options = {each.name: each.default for each in fields(found)} if is_dataclass(found) else {}
     if flag == "server":
-        options["rate"] = found.default_rate
+        options["--server-rate"] = found.default_rate
     elif flag == "partition":
-        options |= {"alpha": DEFAULTS["alpha"][0]} if found.needs_alpha else {}
+        options |= {"--alpha": DEFAULTS["alpha"][0]} if found.needs_alpha else {}
     else:
         row["the server learns"] = found.reveals.replace(Selection.reveals, "")
         needs = {"class counts": found.needs_class_counts, "single updates": overrides(found(), "inspect")}

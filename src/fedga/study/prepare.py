@@ -79,7 +79,6 @@ class Preparation:
             name, options = parse_selection(spec.select)
             make_selection(name, **dict(options))
             make_server(spec.server)
-            read_availability(spec.availability)
         dealt = [partition for partition, _ in {(spec.partition, spec.alpha) for spec in specs}]
         for partition in {name for name in dealt if dealt.count(name) > 1 and not needs_alpha(name)}:
             raise FedGAError(f"several --alpha train the same with --partition {partition}, which reads none: give one")
@@ -92,7 +91,7 @@ class Preparation:
             if own_model(spec.model):
                 StackedModel(network).check(dataset.input_shape)
         for spec in specs:
-            self.federation(spec)
+            read_availability(spec.availability).check_clients(self.federation(spec).num_clients)
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:

@@ -67,7 +67,9 @@ class Lane:
 
     @cached_property
     def availability(self) -> Availability:
-        return read_availability(self.spec.availability)
+        found = read_availability(self.spec.availability)
+        found.check_clients(self.federation.num_clients)
+        return found
 
     @cached_property
     def augmentation(self) -> Augmentation:
