@@ -1,7 +1,5 @@
 """Who trains in a round and on which samples in which order: index tensors, built on the device from counters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

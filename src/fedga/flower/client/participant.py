@@ -1,7 +1,5 @@
 """One client's half of a round: the engine's own local training, for a stack of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
