@@ -213,3 +213,12 @@ def test_more_nodes_than_clients_are_left_out() -> None:
     grid = Loopback(make_app(introduces=False), partitions(CLIENTS))
     start(AlgorithmStrategy(model(), clients=4), grid, rounds=2)
     assert len(set(drawn(grid))) == 4
+
+
+def test_a_round_needs_no_more_replies_than_clients_are_asked() -> None:
+    strategy = AlgorithmStrategy(model(), "fedavg", clients=CLIENTS, active=4, availability="0.2")
+    grid = Loopback(make_app(), partitions(CLIENTS))
+    result = start(strategy, grid)
+    assert strategy.engine.round == 3
+    assert len(drawn(grid)) < 2 * 3  # half of the active ones, in every round
+    assert result.arrays.to_torch_state_dict()["bias"].min() > 0

@@ -211,9 +211,8 @@ class RemoteEngine:
 
     def _finite(self, asked: Train, returned: Mapping[int, Reply]) -> dict[int, Reply]:
         """What counts of a round's replies; nothing where the model has diverged everywhere."""
-        name, clients, least = self.roster.name, self._clients_of(asked), self._least
-        if overrides(self.lane.algorithm, "groups"):  # whose members train in turn, so that few are asked at once
-            least = min(least, len(clients))
+        name, clients = self.roster.name, self._clients_of(asked)
+        least = min(self._least, len(clients))  # few are asked where few are available, or train in turn
         if len(returned) >= least and not any(reply.is_finite for reply in returned.values()):
             everybody = listed([name(client) for client in returned])
             self.roster.noticed(f"the models of {everybody} are not finite any more: the run has diverged")
@@ -232,7 +231,7 @@ class RemoteEngine:
 
     @property
     def _least(self) -> int:
-        """Replies without which a round does not count."""
+        """Replies without which a round of as many clients does not count."""
         active = min(self.lane.spec.active, self.roster.num_clients)
         return active if self.timeouts.strict else min(active, self.timeouts.least_replies or -(-active // 2))
 
