@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+import torch
 from flwr.app import Message
+from torch import Tensor
 
-from fedga.algorithms import ALGORITHMS
+from fedga.algorithms import ALGORITHMS, Algorithm, RoundResult, Sent, Setup
+from fedga.algorithms.base import Tensors
+from fedga.algorithms.fednh import FedNH
+from fedga.data.federation import Dataset
+from fedga.engine.device_data import DeviceData
 from fedga.errors import FedGAError
 from fedga.flower import client_app, wire
+from fedga.flower.in_process import engine_in_process
+from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy
 from fedga.spec.settings import SERVERS
-from tests.engine.runs import TELLING
+from tests.engine.runs import EXACT, TELLING, make_lane, train
 from tests.flower.loopback import Loopback
 from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine, partitions
 
@@ -76,3 +86,40 @@ def test_a_grid_of_runs_with_different_numbers_of_clients(tmp_path: Path) -> Non
     specs = [make_spec(clients=clients, seed=seed) for clients in (4, 8) for seed in (0, 1)]
     by_messages(specs, tmp_path / "messages")
     assert_equal_results(on_engine(specs, tmp_path / "engine"), tmp_path / "messages", specs)
+
+
+# --- algorithms of the user's own ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SurveyedHead(FedNH):
+    """Weights by what every client says of the model, which has a head that the server sends."""
+
+    evaluates_all_clients: ClassVar[bool] = True
+    uploads: ClassVar[tuple[Sent, ...]] = (*FedNH.uploads, Sent("survey", "1"))
+
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        return {**super().server_state(setup), "losses": torch.ones(setup.num_clients)}
+
+    def weights(self, state: Tensors, clients: Tensor, shares: Tensor) -> Tensor:
+        return shares * state["losses"][clients] / state["losses"].mean()
+
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        assert result.survey is not None
+        return {**super().update_server(state, result), "losses": result.survey}
+
+
+def both(pictures: Dataset, algorithm: Algorithm, folder: Path, **settings: Any) -> tuple[Any, RemoteEngine]:
+    """After two rounds on the engine and, through messages, on Flower; the third is left to the test."""
+    lane = replace(make_lane(pictures, rounds=3, **settings), algorithm=algorithm)
+    data = DeviceData(pictures, torch.device("cpu"), torch.get_default_dtype())
+    remote = engine_in_process(lane, data, folder, TimeoutPolicy())
+    for _ in range(2):
+        remote.run_round()
+    return train([lane], data, 2), remote
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_survey_is_sent_what_the_head_needs(pictures: Dataset, tmp_path: Path) -> None:
+    engine, remote = both(pictures, SurveyedHead(), tmp_path)
+    torch.testing.assert_close(remote.stack.params, engine.stack.params, **EXACT)

@@ -12,14 +12,13 @@ from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Message, Rec
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedga.algorithms.base import overrides
 from fedga.data.assemble import listed
 from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluator import ClientEvaluator
 from fedga.engine.round import Asking, Survey, Train, play_round
 from fedga.engine.server import LaneRound, Returned, ServerSide, lane_sums
 from fedga.engine.stack.budget import MemoryBudget
-from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, server_state
+from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, rows_of, server_state
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import Workers, computing_in
 from fedga.flower import replies as reading
@@ -163,7 +162,7 @@ class RemoteEngine:
             if isinstance(question, Train):
                 self._asked, self._asked_at = question, time.monotonic()
                 starts = [] if question.start is None else list(map(self._record, *question.start))
-                received, clients = _beside(question.received), self._clients_of(question)
+                received, clients = _beside(rows_of(question.received[0], 0)), self._clients_of(question)
                 self.messages = self._messages(wire.TRAIN, clients, number, received, starts)
                 return None
             answer = [self._survey(number) if isinstance(question, Survey) else self._final(number)]
@@ -261,7 +260,7 @@ class RemoteEngine:
     def _survey(self, number: int) -> Tensor:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
         read = partial(reading.read_report, self._declaration.survey)
-        found = self._ask_all(wire.SURVEY, number, {}, read)
+        found = self._ask_all(wire.SURVEY, number, _beside(self.server.sent_with_head(0, number)), read)
         values = {client: report["survey"] for client, report in found.items()}
         for client in [client for client, value in values.items() if not value.isfinite()]:
             if not self.timeouts.strict:
@@ -276,7 +275,10 @@ class RemoteEngine:
 
     def _final(self, number: int) -> dict[str, Tensor]:
         """What every client that answers says of the final model, ``[1, clients, ...]``."""
-        beside, read = _beside(self.server.broadcast(number)), partial(reading.read_report, self._declaration.final)
+        beside, read = (
+            _beside(rows_of(self.server.broadcast(number)[0], 0)),
+            partial(reading.read_report, self._declaration.final),
+        )
         while not (found := self._ask_all(wire.FINISH, number, beside, read)):
             self.roster.noticed(f"nobody answered what follows round {number}: it is asked again")
             time.sleep(TRY_AGAIN_AFTER_S)
@@ -287,7 +289,7 @@ class RemoteEngine:
 
     def _evaluate(self) -> dict[str, float] | None:
         """Accuracy and loss over the samples that all sites hold out; None where none of them holds out any."""
-        needed = _beside(self.server.broadcast(self.round)) if overrides(self.lane.algorithm, "head") else {}
+        needed = _beside(self.server.sent_with_head(0, self.round))
         read = self._ask_all(wire.EVALUATE, self.round, needed, reading.read_scores)
         rows = [row for row in read.values() if row[0]]
         if not rows:
@@ -342,7 +344,6 @@ class RemoteEngine:
         return messages
 
 
-def _beside(received: Sequence[Mapping[str, Tensor]]) -> Records:
+def _beside(sent: Mapping[str, Tensor]) -> Records:
     """What a run's algorithm sends with the model, as a record if it sends anything."""
-    sent = {name: tensor[0] for name, tensor in received[0].items()}
     return {wire.RECEIVED: wire.to_record(sent)} if sent else {}
