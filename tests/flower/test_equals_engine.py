@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,9 +12,10 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from fedga.algorithms import ALGORITHMS, Algorithm, RoundResult, Sent, Setup
+from fedga.algorithms import ALGORITHMS, Algorithm, RoundResult, Sent, Server, Setup
 from fedga.algorithms.base import Tensors
 from fedga.algorithms.fednh import FedNH
+from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.data.federation import Dataset
 from fedga.engine.device_data import DeviceData
 from fedga.errors import FedGAError
@@ -123,3 +125,32 @@ def both(pictures: Dataset, algorithm: Algorithm, folder: Path, **settings: Any)
 def test_a_survey_is_sent_what_the_head_needs(pictures: Dataset, tmp_path: Path) -> None:
     engine, remote = both(pictures, SurveyedHead(), tmp_path)
     torch.testing.assert_close(remote.stack.params, engine.stack.params, **EXACT)
+
+
+@dataclass(frozen=True)
+class InPairs(SCAFFOLD):
+    """The second of two clients begins where the first one ended."""
+
+    def groups(self, server: Server, clients: Tensor, class_counts: Tensor) -> Tensor:
+        return torch.arange(len(clients)) // 2
+
+
+@pytest.mark.usefixtures("float64", "no_waiting")
+def test_a_round_of_turns_that_is_tried_again_forgets_its_first_try(pictures: Dataset, tmp_path: Path) -> None:
+    _, remote = both(pictures, InPairs(), tmp_path, active=4, evaluate_every=9, diagnose_every=0)
+    remote.timeouts, remote.audience.strict = replace(remote.timeouts, strict=False), False
+    grid: Any = remote.grid
+    asked, send = [], grid.send_and_receive
+
+    def lose_one_of_the_second_turn(messages: Iterable[Message], **more: Any) -> list[Message]:
+        configs = [wire.config_of(message) for message in messages]
+        asked.append({config["client"]: config["counted"] for config in configs})
+        return send(messages, **more)[: 1 if len(asked) == 2 else None]
+
+    grid.send_and_receive = lose_one_of_the_second_turn
+    remote.run_round()
+    again = {**asked[2], **asked[3]}
+    assert len(asked) == 4
+    assert again.keys() & asked[0].keys()
+    assert max(again.values()) < 3
+    assert remote.stack.counted[list(again)].tolist() == [3] * 4

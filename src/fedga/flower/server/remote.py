@@ -93,6 +93,7 @@ class RemoteEngine:
         self._conversation: Asking | None = None  # of the round under way
         self._asked: Train | None = None  # what its clients are doing
         self._asked_at = 0.0  # of this machine's clock, in seconds
+        self._answered: list[int] = []  # clients of the round under way
         self.counted: set[int] = set()  # nodes whose replies made the last round
         self.audience = Audience(self.roster, self.timeouts.strict)
 
@@ -135,6 +136,7 @@ class RemoteEngine:
             grid.enough, grid.most_bytes = self._least, self._declaration.most_bytes
             self.audience.hear_late(grid)
         number = self.round + 1
+        self._answered = []
         self._conversation = play_round(self.server, number, lambda: self.audience.not_asked(number, self._least))
         asked = self._continue(None)
         assert asked is None  # a round ends after training
@@ -157,6 +159,7 @@ class RemoteEngine:
                 with computing_in(self.lane.spec.precision), self.workers.alone():
                     question = self._conversation.send(answer)
             except StopIteration as end:
+                self.stack.counted[self._answered] = number
                 self.round, self._conversation, self._asked = number, None, None
                 return end.value
             if isinstance(question, Train):
@@ -165,6 +168,7 @@ class RemoteEngine:
                 received, clients = _beside(rows_of(question.received[0], 0)), self._clients_of(question)
                 self.messages = self._messages(wire.TRAIN, clients, number, received, starts)
                 return None
+            self.stack.counted[self._answered] = number  # a question before training finds nobody yet
             answer = [self._survey(number) if isinstance(question, Survey) else self._final(number)]
 
     def _clients_of(self, asked: Train) -> list[int]:
@@ -188,7 +192,7 @@ class RemoteEngine:
         after = None
         if asked.examine:
             after = self.evaluator.evaluate(params, buffers, [0] * len(returned), asked.round)
-        stack.counted[clients[0].cpu()] = asked.round
+        self._answered += counted  # what they keep counts with the round, not with this turn of it
         self.counted = {self.roster.nodes[client] for client in counted}
         counts = self.class_counts(list(counted))
         return Returned(
