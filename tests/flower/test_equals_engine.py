@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,20 +10,24 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from fedga.algorithms import ALGORITHMS, Algorithm, RoundResult, Sent, Server, Setup
 from fedga.algorithms.base import Tensors
 from fedga.algorithms.fednh import FedNH
+from fedga.algorithms.parameters import Parameters
 from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.data.federation import Dataset
 from fedga.engine.device_data import DeviceData
+from fedga.engine.evaluation.metrics import OF_CLIENTS
 from fedga.errors import FedGAError
 from fedga.flower import client_app, wire
-from fedga.flower.in_process import engine_in_process
-from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy
+from fedga.flower.in_process import _Clients
+from fedga.flower.server.remote import RemoteEngine
+from fedga.flower.server.roster import Roster
 from fedga.spec.settings import SERVERS
-from tests.engine.runs import EXACT, TELLING, make_lane, train
+from tests.engine.runs import EXACT, TELLING, Mixing, make_lane, train
 from tests.flower.loopback import Loopback
 from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine, partitions
 
@@ -111,11 +115,40 @@ class SurveyedHead(FedNH):
         return {**super().update_server(state, result), "losses": result.survey}
 
 
+@dataclass(frozen=True)
+class OwnPart(Algorithm):
+    """Every client keeps its head, or its normalisation layers."""
+
+    part: str = "head"
+
+    def travels(self, parameters: Parameters) -> Collection[str]:
+        return [name for name in parameters.shapes if name not in getattr(parameters, self.part)]
+
+
+@dataclass(frozen=True)
+class Looking(OwnPart):
+    """The server notes how large the models that it sees are."""
+
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        return {"seen": torch.zeros(setup.num_clients, setup.parameters.total)}
+
+    def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
+        return {"models": client_params}
+
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        return {"seen": state["seen"].index_copy(0, result.clients, result.reports["models"])}
+
+
 def both(pictures: Dataset, algorithm: Algorithm, folder: Path, **settings: Any) -> tuple[Any, RemoteEngine]:
     """After two rounds on the engine and, through messages, on Flower; the third is left to the test."""
     lane = replace(make_lane(pictures, rounds=3, **settings), algorithm=algorithm)
     data = DeviceData(pictures, torch.device("cpu"), torch.get_default_dtype())
-    remote = engine_in_process(lane, data, folder, TimeoutPolicy())
+    counts = torch.from_numpy(lane.federation.class_counts).float()
+    roster, clients = Roster(len(counts)), _Clients(lane, data, folder)
+    roster.nodes, roster.began = {client: client for client in clients.get_node_ids()}, True
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+    grid: Any = clients
+    remote = RemoteEngine(lane, data, roster, grid, class_counts=lambda which: counts[list(which)])
     for _ in range(2):
         remote.run_round()
     return train([lane], data, 2), remote
@@ -154,3 +187,27 @@ def test_a_round_of_turns_that_is_tried_again_forgets_its_first_try(pictures: Da
     assert again.keys() & asked[0].keys()
     assert max(again.values()) < 3
     assert remote.stack.counted[list(again)].tolist() == [3] * 4
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("part", ["head", "normalization"])
+def test_clients_with_their_own_part_are_scored_with_it_and_not_with_the_servers(
+    part: str, pictures: Dataset, tmp_path: Path
+) -> None:
+    settings = {"model": Mixing, "evaluate_every": 1, "diagnose_every": 1, "server_average": 0.5}
+    engine, remote = both(pictures, OwnPart(part=part), tmp_path, **settings)
+    [[expected], [found]] = engine.run_round(), remote.run_round()
+    assert found.metrics == pytest.approx({k: v for k, v in expected.metrics.items() if k not in OF_CLIENTS}, abs=1e-9)
+    assert ("accuracy" in found.metrics) == (part != "head")
+    assert found.clients == []
+
+
+@pytest.mark.usefixtures("float64")
+def test_an_inspection_sees_the_servers_values_of_what_stays_at_clients(pictures: Dataset, tmp_path: Path) -> None:
+    _, remote = both(pictures, Looking(), tmp_path, active=6)
+    [segment] = remote.stack.segments
+    assert segment.own is not None
+    own = segment.own.params
+    [seen] = segment.state["seen"]
+    assert torch.equal(seen[:, own], remote.stack.params[:, own].expand(6, -1))
+    assert seen.unique(dim=0).shape == seen.shape

@@ -12,11 +12,11 @@ from torch import Tensor
 from fedga.engine.device_data import DeviceData
 from fedga.engine.stack.lanes import Lane
 from fedga.flower import wire
-from fedga.flower.client.app import answer_final, answer_survey, answer_training
+from fedga.flower.client.app import answer_evaluation, answer_final, answer_survey, answer_training
 from fedga.flower.client.participant import ClientData, Participant
 from fedga.flower.client.state_store import ClientStateStore
 from fedga.flower.replies import declare
-from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy
+from fedga.flower.server.remote import RemoteEngine
 from fedga.flower.server.roster import Roster
 
 
@@ -42,25 +42,21 @@ class _Clients:
         shelf = ClientStateStore(self.folder, "run", client)
         if message.metadata.message_type == wire.SURVEY:
             return answer_survey(message, participant)
-        if message.metadata.message_type == wire.FINISH:
-            return answer_final(message, participant, shelf)
+        answers = {wire.FINISH: answer_final, wire.EVALUATE: answer_evaluation}
+        if answer := answers.get(message.metadata.message_type):
+            return answer(message, participant, shelf)
         return answer_training(message, participant, shelf)[0]
 
 
-def engine_in_process(lane: Lane, data: DeviceData, folder: Path, timeouts: TimeoutPolicy) -> RemoteEngine:
-    """What clients keep lies in ``folder``."""
+def run_in_process(lane: Lane, data: DeviceData, rounds: int, folder: Path) -> Tensor:
+    """The global model after so many rounds, ``[parameters]``; what clients keep lies in ``folder``."""
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # as in a process that Flower starts
     clients: Any = _Clients(lane, data, folder)
     roster = Roster(lane.federation.num_clients)
     roster.nodes = {client: client for client in range(roster.num_clients)}
     roster.began = True
     counts = torch.from_numpy(lane.federation.class_counts).float()
-    return RemoteEngine(lane, data, roster, clients, timeouts=timeouts, class_counts=lambda some: counts[list(some)])
-
-
-def run_in_process(lane: Lane, data: DeviceData, rounds: int, folder: Path) -> Tensor:
-    """The global model after so many rounds, ``[parameters]``."""
-    engine = engine_in_process(lane, data, folder, TimeoutPolicy())
+    engine = RemoteEngine(lane, data, roster, clients, class_counts=lambda which: counts[list(which)])
     for _ in range(rounds):
         engine.run_round()
     return engine.stack.params[0]

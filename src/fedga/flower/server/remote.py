@@ -84,6 +84,7 @@ class RemoteEngine:
         self.budget = MemoryBudget.for_model(self.model, device, shape, self.lane.spec.batch_size)
         self.stack = _Stack(self.lane, self.model, self.data, self.state)
         self.evaluator = ClientEvaluator(self.lanes, self.data, self.workers, self.budget)
+        self.own = self.stack.segments[0].own  # what stays at clients, for which the server has its first values
         self.server = ServerSide(self.lanes, self.model, self.data, self.stack, self.evaluator, self._all_class_counts)
         state = self.lane.model.state_dict()
         self._constants = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()}
@@ -93,7 +94,6 @@ class RemoteEngine:
         self._conversation: Asking | None = None  # of the round under way
         self._asked: Train | None = None  # what its clients are doing
         self._asked_at = 0.0  # of this machine's clock, in seconds
-        self._answered: list[int] = []  # clients of the round under way
         self.counted: set[int] = set()  # nodes whose replies made the last round
         self.audience = Audience(self.roster, self.timeouts.strict)
 
@@ -121,11 +121,12 @@ class RemoteEngine:
                     raise
                 self.roster.noticed(str(error))
                 time.sleep(TRY_AGAIN_AFTER_S)
-        spec, [done] = self.lane.spec, result
-        due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds
-        if due and not done.diverged and not len(self.data.test_targets):
-            return [LaneRound(done.round, self._evaluate(), done.clients)]
-        return result
+        spec, [done], own = self.lane.spec, result, self.own
+        due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds or done.metrics is not None
+        if done.diverged or not due or (own is None and len(self.data.test_targets)):
+            return result
+        here = {} if own is not None and own.has_head else done.metrics or {}  # nobody trains the server's head
+        return [LaneRound(done.round, here | self._evaluate() or None, done.clients)]
 
     @torch.no_grad()
     def begin(self, grid: Grid) -> list[Message]:
@@ -136,7 +137,7 @@ class RemoteEngine:
             grid.enough, grid.most_bytes = self._least, self._declaration.most_bytes
             self.audience.hear_late(grid)
         number = self.round + 1
-        self._answered = []
+        self._answered: list[int] = []  # of the round under way
         self._conversation = play_round(self.server, number, lambda: self.audience.not_asked(number, self._least))
         asked = self._continue(None)
         assert asked is None  # a round ends after training
@@ -189,9 +190,8 @@ class RemoteEngine:
         buffers = torch.stack([reply.buffers for reply in returned]).to(device)
         sizes = torch.tensor([[reply.examples for reply in returned]], device=device)
         shares, weights = self.server.weights(clients, sizes)
-        after = None
-        if asked.examine:
-            after = self.evaluator.evaluate(params, buffers, [0] * len(returned), asked.round)
+        examine = asked.examine and self.own is None  # else the models that clients use are not here
+        after = self.evaluator.evaluate(params, buffers, [0] * len(returned), asked.round) if examine else None
         self._answered += counted  # what they keep counts with the round, not with this turn of it
         self.counted = {self.roster.nodes[client] for client in counted}
         counts = self.class_counts(list(counted))
@@ -279,26 +279,26 @@ class RemoteEngine:
 
     def _final(self, number: int) -> dict[str, Tensor]:
         """What every client that answers says of the final model, ``[1, clients, ...]``."""
-        beside, read = (
-            _beside(rows_of(self.server.broadcast(number)[0], 0)),
-            partial(reading.read_report, self._declaration.final),
-        )
+        beside = _beside(rows_of(self.server.broadcast(number)[0], 0))
+        read = partial(reading.read_report, self._declaration.final)
         while not (found := self._ask_all(wire.FINISH, number, beside, read)):
             self.roster.noticed(f"nobody answered what follows round {number}: it is asked again")
             time.sleep(TRY_AGAIN_AFTER_S)
             self._gather()
         return self._stacked(list(found.values()))
 
-    # --- evaluation at the sites, where the server has no samples of its own -----------------------------------------
+    # --- evaluation at the clients, where the server has no samples, or not what clients keep for themselves ---------
 
-    def _evaluate(self) -> dict[str, float] | None:
-        """Accuracy and loss over the samples that all sites hold out; None where none of them holds out any."""
+    def _evaluate(self) -> dict[str, float]:
+        """Over what clients hold out, if any: accuracy and loss, or how good their own models are, as on the engine."""
         needed = _beside(self.server.sent_with_head(0, self.round))
         read = self._ask_all(wire.EVALUATE, self.round, needed, reading.read_scores)
         rows = [row for row in read.values() if row[0]]
         if not rows:
-            return None
+            return {}
         weights, scores = zip(*rows, strict=True)
+        if self.own is not None:
+            return {"client_accuracy": sum(score["accuracy"] for score in scores) / len(scores)}
         return {name: reading.mean([score[name] for score in scores], weights) for name in reading.SCORES}
 
     # --- messages ----------------------------------------------------------------------------------------------------

@@ -65,10 +65,10 @@ class AlgorithmStrategy(Strategy):
         self.spec = TrainingSettings(**defaults | settings)
         if self.spec.active > clients:
             raise FedGAError(f"active={self.spec.active} is more than clients={clients}: give {clients} or fewer")
-        old_id = ""
+        old_id = ""  # in checkpoints of version 0.1, which left out the options of objects: those are not found by it
         if isinstance(algorithm, str):
-            old = {"dataset": "own", "model": "own", "algorithm": algorithm, "partition": "iid", "clients": clients}
-            old_id = RunSpec(**old, **(defaults | settings)).run_id
+            old: dict[str, Any] = {"algorithm": algorithm, "clients": clients, **defaults, **settings}
+            old_id = RunSpec(dataset="own", model="own", partition="iid", **old).run_id
             name, options = parse_algorithm(algorithm)
             algorithm = make_algorithm(name, **dict(options))
         else:
@@ -92,7 +92,6 @@ class AlgorithmStrategy(Strategy):
         shapes = repr((self.engine.model.params.shapes, self.engine.model.buffers.shapes))
         described = repr((self.spec.to_json(), type(algorithm).__qualname__, algorithm, clients, shapes))
         self._run = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
-        # Version 0.1 wrote its checkpoints under this name; objects, whose options it left out, are not found by it.
         self._run_of_0_1 = f"{old_id}-{hashlib.blake2b(shapes.encode(), digest_size=8).hexdigest()}"
         if self.checkpoint is not None and self.checkpoint.exists():
             self._resume(self.checkpoint)
