@@ -26,6 +26,7 @@ from fedga.algorithms import (
 )
 from fedga.algorithms.base import Tensors, cross_entropy
 from fedga.algorithms.parameters import Parameters, centralize
+from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.data.federation import Dataset
 from fedga.engine.device_data import DeviceData
 from fedga.engine.reference import Reference
@@ -329,6 +330,30 @@ def test_an_algorithm_of_version_0_1_runs_with_a_warning_that_names_the_new_hook
     ):
         assert new in said
     assert check_algorithm(Old)[-1] == "Flower's messages give the same model"
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_algorithm_of_version_0_1_calls_the_one_it_extends_as_it_did(pictures: Dataset) -> None:
+    @dataclass(frozen=True)
+    class Old(SCAFFOLD):
+        def correct(self, gradient: Tensor, client_state: Tensors, received: Tensors) -> Tensor:  # type: ignore
+            return 0.5 * super().correct(gradient, client_state, received)  # type: ignore
+
+        def server_state(self, params: Tensor, num_clients: int, num_classes: int) -> dict[str, Tensor]:  # type: ignore
+            return super().server_state(params, num_clients, num_classes)  # type: ignore
+
+        def update_server(self, state, clients, reports, survey):  # type: ignore
+            return super().update_server(state, clients, reports, survey)
+
+    @dataclass(frozen=True)
+    class Older(Old):
+        def correct(self, gradient: Tensor, client_state: Tensors, received: Tensors) -> Tensor:  # type: ignore
+            return 2 * super().correct(gradient, client_state, received)  # type: ignore
+
+    lane = make_lane(pictures, rounds=2, diagnose_every=0)
+    data = DeviceData(pictures, torch.device("cpu"))
+    models = [train([replace(lane, algorithm=algorithm)], data, 2) for algorithm in (Older(), SCAFFOLD())]
+    assert torch.equal(models[0].stack.params, models[1].stack.params)
 
 
 def test_a_model_with_a_head_of_its_own_is_returned_and_saved_with_it(tmp_path: Any) -> None:

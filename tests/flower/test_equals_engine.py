@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+import torch
 from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+from torch import Tensor
 
-from fedga.algorithms import ALGORITHMS
+from fedga.algorithms import ALGORITHMS, Algorithm, RoundResult, Sent, Server, Setup
+from fedga.algorithms.base import Tensors
+from fedga.algorithms.fednh import FedNH
+from fedga.algorithms.parameters import Parameters
+from fedga.algorithms.scaffold import SCAFFOLD
+from fedga.data.federation import Dataset
+from fedga.engine.device_data import DeviceData
+from fedga.engine.evaluation.metrics import OF_CLIENTS
 from fedga.errors import FedGAError
 from fedga.flower import client_app, wire
+from fedga.flower.in_process import _Clients
+from fedga.flower.server.remote import RemoteEngine
+from fedga.flower.server.roster import Roster
 from fedga.spec.settings import SERVERS
-from tests.engine.runs import TELLING
+from tests.engine.runs import EXACT, TELLING, Mixing, make_lane, train
 from tests.flower.loopback import Loopback
 from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine, partitions
 
@@ -76,3 +92,122 @@ def test_a_grid_of_runs_with_different_numbers_of_clients(tmp_path: Path) -> Non
     specs = [make_spec(clients=clients, seed=seed) for clients in (4, 8) for seed in (0, 1)]
     by_messages(specs, tmp_path / "messages")
     assert_equal_results(on_engine(specs, tmp_path / "engine"), tmp_path / "messages", specs)
+
+
+# --- algorithms of the user's own ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SurveyedHead(FedNH):
+    """Weights by what every client says of the model, which has a head that the server sends."""
+
+    evaluates_all_clients: ClassVar[bool] = True
+    uploads: ClassVar[tuple[Sent, ...]] = (*FedNH.uploads, Sent("survey", "1"))
+
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        return {**super().server_state(setup), "losses": torch.ones(setup.num_clients)}
+
+    def weights(self, state: Tensors, clients: Tensor, shares: Tensor) -> Tensor:
+        return shares * state["losses"][clients] / state["losses"].mean()
+
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        assert result.survey is not None
+        return {**super().update_server(state, result), "losses": result.survey}
+
+
+@dataclass(frozen=True)
+class OwnPart(Algorithm):
+    """Every client keeps its head, or its normalisation layers."""
+
+    part: str = "head"
+
+    def travels(self, parameters: Parameters) -> Collection[str]:
+        return [name for name in parameters.shapes if name not in getattr(parameters, self.part)]
+
+
+@dataclass(frozen=True)
+class Looking(OwnPart):
+    """The server notes how large the models that it sees are."""
+
+    def server_state(self, setup: Setup) -> dict[str, Tensor]:
+        return {"seen": torch.zeros(setup.num_clients, setup.parameters.total)}
+
+    def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
+        return {"models": client_params}
+
+    def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
+        return {"seen": state["seen"].index_copy(0, result.clients, result.reports["models"])}
+
+
+def both(pictures: Dataset, algorithm: Algorithm, folder: Path, **settings: Any) -> tuple[Any, RemoteEngine]:
+    """After two rounds on the engine and, through messages, on Flower; the third is left to the test."""
+    lane = replace(make_lane(pictures, rounds=3, **settings), algorithm=algorithm)
+    data = DeviceData(pictures, torch.device("cpu"), torch.get_default_dtype())
+    counts = torch.from_numpy(lane.federation.class_counts).float()
+    roster, clients = Roster(len(counts)), _Clients(lane, data, folder)
+    roster.nodes, roster.began = {client: client for client in clients.get_node_ids()}, True
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+    grid: Any = clients
+    remote = RemoteEngine(lane, data, roster, grid, class_counts=lambda which: counts[list(which)])
+    for _ in range(2):
+        remote.run_round()
+    return train([lane], data, 2), remote
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_survey_is_sent_what_the_head_needs(pictures: Dataset, tmp_path: Path) -> None:
+    engine, remote = both(pictures, SurveyedHead(), tmp_path)
+    torch.testing.assert_close(remote.stack.params, engine.stack.params, **EXACT)
+
+
+@dataclass(frozen=True)
+class InPairs(SCAFFOLD):
+    """The second of two clients begins where the first one ended."""
+
+    def groups(self, server: Server, clients: Tensor, class_counts: Tensor) -> Tensor:
+        return torch.arange(len(clients)) // 2
+
+
+@pytest.mark.usefixtures("float64", "no_waiting")
+def test_a_round_of_turns_that_is_tried_again_forgets_its_first_try(pictures: Dataset, tmp_path: Path) -> None:
+    _, remote = both(pictures, InPairs(), tmp_path, active=4, evaluate_every=9, diagnose_every=0)
+    remote.timeouts, remote.audience.strict = replace(remote.timeouts, strict=False), False
+    grid: Any = remote.grid
+    asked, send = [], grid.send_and_receive
+
+    def lose_one_of_the_second_turn(messages: Iterable[Message], **more: Any) -> list[Message]:
+        configs = [wire.config_of(message) for message in messages]
+        asked.append({config["client"]: config["counted"] for config in configs})
+        return send(messages, **more)[: 1 if len(asked) == 2 else None]
+
+    grid.send_and_receive = lose_one_of_the_second_turn
+    remote.run_round()
+    again = {**asked[2], **asked[3]}
+    assert len(asked) == 4
+    assert again.keys() & asked[0].keys()
+    assert max(again.values()) < 3
+    assert remote.stack.counted[list(again)].tolist() == [3] * 4
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("part", ["head", "normalization"])
+def test_clients_with_their_own_part_are_scored_with_it_and_not_with_the_servers(
+    part: str, pictures: Dataset, tmp_path: Path
+) -> None:
+    settings = {"model": Mixing, "evaluate_every": 1, "diagnose_every": 1, "server_average": 0.5}
+    engine, remote = both(pictures, OwnPart(part=part), tmp_path, **settings)
+    [[expected], [found]] = engine.run_round(), remote.run_round()
+    assert found.metrics == pytest.approx({k: v for k, v in expected.metrics.items() if k not in OF_CLIENTS}, abs=1e-9)
+    assert ("accuracy" in found.metrics) == (part != "head")
+    assert found.clients == []
+
+
+@pytest.mark.usefixtures("float64")
+def test_an_inspection_sees_the_servers_values_of_what_stays_at_clients(pictures: Dataset, tmp_path: Path) -> None:
+    _, remote = both(pictures, Looking(), tmp_path, active=6)
+    [segment] = remote.stack.segments
+    assert segment.own is not None
+    own = segment.own.params
+    [seen] = segment.state["seen"]
+    assert torch.equal(seen[:, own], remote.stack.params[:, own].expand(6, -1))
+    assert seen.unique(dim=0).shape == seen.shape

@@ -10,10 +10,13 @@ import pytest
 
 from fedga.errors import FedGAError
 from fedga.flower import wire
+from fedga.flower.client import site_log
 from fedga.flower.client.app import _check_code
 from fedga.store.code import code_digest, own_code
+from fedga.store.records import METRICS
 from tests.flower.loopback import Loopback
 from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine
+from tests.flower.three_sites import SITES, Federation
 from tests.plugins.test_plugins import FOCAL
 
 HELPER = "POWER = 1\n"
@@ -130,3 +133,38 @@ def test_a_site_without_the_code_says_what_to_install(project: Path, monkeypatch
     ):
         _check_code(spec, code)
     _check_code(make_spec(), "")  # ours need nothing
+
+
+OWN_HEAD = """
+from dataclasses import dataclass
+
+from fedga.algorithms import Algorithm
+
+
+@dataclass(frozen=True)
+class OwnHead(Algorithm):
+    def travels(self, parameters):
+        return [name for name in parameters.shapes if name not in parameters.head]
+"""
+
+
+@pytest.mark.usefixtures("no_waiting")
+@pytest.mark.parametrize("held_out", [True, False])
+def test_sites_with_their_own_head_score_that(held_out: bool, project: Path, federation: Federation) -> None:
+    (project / "own.py").write_text(OWN_HEAD)
+    (project / "fedga.toml").write_text('[algorithms]\nown = "own.py:OwnHead"\n')
+    for place, name in enumerate(SITES if held_out else ()):  # without a split column every fifth sample is held out
+        lines = (federation.files / f"{name}.csv").read_text().splitlines()
+        (project / f"{name}.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
+        federation.tell(place, data=str(project / f"{name}.csv"))
+    federation.run(algorithm="own", local_epochs=5, **({"server_data": None} if held_out else {}))
+    scores = [
+        reply.content.metric_records[wire.METRICS].get("accuracy")
+        for asked, reply in federation.grid.seen
+        if asked.metadata.message_type == wire.EVALUATE
+    ][-3:]
+    last = federation.results()[-1] if held_out else dict(federation.last())
+    assert all(last.get(name) is None for name in METRICS)  # there is no global head to test
+    assert last.get("client_accuracy") == (pytest.approx(sum(scores) / 3) if held_out else None)
+    log = [row for row in site_log.read(federation.folder / "north") if row.round == 3 and row.kind == "frequent"]
+    assert sum(row.before for row in log) > 0.5 * len(log)  # the received model is that with its own head

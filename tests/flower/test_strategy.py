@@ -12,9 +12,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from fedga.algorithms import make_algorithm
 from fedga.errors import FedGAError
 from fedga.flower import AlgorithmStrategy, introduce, wire
 from fedga.flower.server import roster as rosters
+from fedga.study.states import read_states, write_states
 from tests.flower.loopback import Loopback
 from tests.flower.runs import partitions
 
@@ -209,7 +211,31 @@ def test_a_checkpoint_of_something_else_is_refused(
         AlgorithmStrategy(network, **{"algorithm": "fedga", "clients": CLIENTS, "checkpoint": path, **settings})
 
 
+def test_a_checkpoint_of_version_0_1_continues_where_the_algorithm_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    settings: dict[str, Any] = {"active": 3, "server": "momentum", "server_average": 0.3}
+    strategy = AlgorithmStrategy(model(), "fedga", clients=CLIENTS, checkpoint=path, **settings)
+    start(strategy, Loopback(make_app(), partitions(CLIENTS)), rounds=2)
+    [state] = read_states(path).values()
+    write_states(path, {"fd26c1a3a7518e01-90cee013ef965d02": state})  # as 0.1 named this model and these settings
+    again = AlgorithmStrategy(model(), "fedga", clients=CLIENTS, checkpoint=path, **settings)
+    assert again.engine.round == 2
+    assert torch.equal(again.engine.stack.params, strategy.engine.stack.params)
+    for algorithm in (make_algorithm("fedga"), "fedprox"):
+        with pytest.raises(FedGAError, match="is the checkpoint of another model"):
+            AlgorithmStrategy(model(), algorithm, clients=CLIENTS, checkpoint=path, **settings)
+
+
 def test_more_nodes_than_clients_are_left_out() -> None:
     grid = Loopback(make_app(introduces=False), partitions(CLIENTS))
     start(AlgorithmStrategy(model(), clients=4), grid, rounds=2)
     assert len(set(drawn(grid))) == 4
+
+
+def test_a_round_needs_no_more_replies_than_clients_are_asked() -> None:
+    strategy = AlgorithmStrategy(model(), "fedavg", clients=CLIENTS, active=4, availability="0.2")
+    grid = Loopback(make_app(), partitions(CLIENTS))
+    result = start(strategy, grid)
+    assert strategy.engine.round == 3
+    assert len(drawn(grid)) < 2 * 3  # half of the active ones, in every round
+    assert result.arrays.to_torch_state_dict()["bias"].min() > 0

@@ -229,7 +229,7 @@ class Reply:
 def read_training(
     model: StackedModel, declaration: Declaration, unsent: Mapping[str, Tensor], message: Message
 ) -> Reply:
-    """``unsent`` are the parts of the model that do not travel, as the server has them."""
+    """``unsent`` are the parts of the model that do not travel, as the server has them: `inspect` sees those."""
     content = _checked_content(message, declaration, arrays=(wire.ARRAYS, wire.REPORT), metrics=(wire.EXAMPLES,))
     params, buffers = vectors(model, read_arrays(content, wire.ARRAYS, declaration.model), unsent)
     report = read_arrays(content, wire.REPORT, declaration.report)

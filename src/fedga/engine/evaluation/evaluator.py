@@ -92,4 +92,4 @@ class ClientEvaluator:
                 params[:, own.params], buffers[:, own.buffers] = kept
                 found = self.evaluate(params, buffers, [lane] * len(params), round_number)
                 others = {} if own.has_head else rows[lane] or {}
-                rows[lane] = others | {"client_accuracy": own_mix(found, class_counts[lane].to(stack.device))}
+                rows[lane] = others | {"client_accuracy": own_mix(found.confusion, class_counts[lane].to(stack.device))}

@@ -112,9 +112,9 @@ def client_scores(records: list[ClientRecord]) -> dict[str, float]:
     return {name: mean.item() for name, mean in zip(OF_CLIENTS, means, strict=True)}
 
 
-def own_mix(evaluation: Evaluation, class_counts: Tensor) -> float:
+def own_mix(confusion: Tensor, class_counts: Tensor) -> float:
     """Mean accuracy of clients' models, each weighted to the client's own label mix: ``[clients, classes]`` counts."""
-    recall = score.recall(evaluation.confusion.double())
+    recall = score.recall(confusion.double())
     counts = torch.where(recall.isnan(), 0.0, class_counts.double())
     found = (recall.nan_to_num() * counts).sum(-1) / counts.sum(-1)
     return found.nanmean().item()

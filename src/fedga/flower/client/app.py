@@ -3,6 +3,8 @@
 At a site these are what its owner named when she started the node, and nothing that a message says changes which.
 """
 
+import math
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -13,10 +15,12 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedga.algorithms import ALGORITHMS, Algorithm, make_algorithm
+from fedga.algorithms.base import overrides
 from fedga.data.federation import Dataset
 from fedga.data.site import columns_digest, load_site
 from fedga.engine.device_data import DeviceData, InputScaling
-from fedga.engine.stack.lanes import first_client_state, frozen
+from fedga.engine.evaluation.metrics import own_mix
+from fedga.engine.stack.lanes import OWN, Own, first_client_state, frozen
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError
 from fedga.flower import wire
@@ -70,10 +74,11 @@ def _survey(message: Message, context: Context) -> Message:
 @client_app.train()
 def _train(message: Message, context: Context) -> Message:
     participant = _participant(message, context)
-    answer, trained = answer_training(message, participant, _shelf(message, context, participant))
+    shelf = _shelf(message, context, participant)
+    answer, trained = answer_training(message, participant, shelf)
     if _at_site(context):
-        config, received, data = wire.config_of(message), received_in(message, participant), participant.client_data
-        (before, _), (after, _) = participant.evaluate(received), participant.evaluate(trained)
+        config, data, used = wire.config_of(message), participant.client_data, model_in_use(message, participant, shelf)
+        (before, _), (after, _) = participant.evaluate(used), participant.evaluate(trained)
         lines = SiteLog(_state_folder(context, config)).record(  # for the eyes of the site's owner alone
             run=_spec(config).run_id,
             site=str(context.node_config.get("site", f"client {participant.number}")),
@@ -126,6 +131,30 @@ def answer_final(message: Message, participant: Participant, shelf: ClientStateS
     return wire.reply(message, report=wire.to_record(found))
 
 
+def answer_evaluation(message: Message, participant: Participant, shelf: ClientStateStore) -> Message:
+    """What the model does on the samples held out here; a client's own model is weighted to its own label mix."""
+    confusion, loss = participant.evaluate(model_in_use(message, participant, shelf))
+    samples, accuracy = confusion.sum(), (confusion.trace() / confusion.sum()).item()
+    if overrides(participant.algorithm, "travels"):
+        accuracy = own_mix(confusion[None], participant.client_data.class_counts[None].cpu())
+    metrics = MetricRecord({wire.EXAMPLES: 0})
+    if participant.client_data.held_out and not math.isnan(accuracy):  # NaN: all are of classes it has no others of
+        metrics = MetricRecord({wire.EXAMPLES: int(samples), "accuracy": accuracy, "loss": loss})
+    return wire.reply(message, metrics=metrics)
+
+
+def model_in_use(message: Message, participant: Participant, shelf: ClientStateStore) -> Received:
+    """The model in a message, with this client's own part of it in place of the server's."""
+    received = received_in(message, participant)
+    own = Own.of(participant.algorithm, participant.model, received.params.device)
+    if own is None:
+        return received
+    kept = _kept_at(shelf, wire.whole(wire.config_of(message), "counted"), participant, received)
+    params, buffers = received.params.clone(), received.buffers.clone()
+    params[own.params], buffers[own.buffers] = (kept[name] for name in OWN)
+    return replace(received, params=params, buffers=buffers)
+
+
 def received_in(message: Message, participant: Participant) -> Received:
     """The model in a message, and what comes beside it; evaluations get that where the algorithm's head needs it."""
     content, declaration, device = message.content, participant.declaration, participant.client_data.places.device
@@ -157,13 +186,7 @@ def _finish(message: Message, context: Context) -> Message:
 @client_app.evaluate()
 def _evaluate(message: Message, context: Context) -> Message:
     participant = _participant(message, context)
-    confusion, loss = participant.evaluate(received_in(message, participant))
-    metrics = MetricRecord({wire.EXAMPLES: 0})
-    if participant.client_data.held_out:
-        samples = confusion.sum()
-        accuracy = (confusion.trace() / samples).item()
-        metrics = MetricRecord({wire.EXAMPLES: int(samples), "accuracy": accuracy, "loss": loss})
-    return wire.reply(message, metrics=metrics)
+    return answer_evaluation(message, participant, _shelf(message, context, participant))
 
 
 def _shelf(message: Message, context: Context, participant: Participant) -> ClientStateStore:

@@ -213,8 +213,8 @@ def _spoken() -> Observer:
 
     def advanced(specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
         for spec, result in zip(specs, rounds, strict=True):
-            metrics = (result.metrics or {}).items()
-            scores = ", ".join(f"{name} {value:.3f}" for name, value in metrics if name in ("accuracy", "loss"))
+            row = result.metrics or {}
+            scores = ", ".join(f"{key} {row[key]:.3f}" for key in ("accuracy", "client_accuracy", "loss") if key in row)
             state = "diverged" if result.diverged else scores or "done"
             say(f"{spec.algorithm}, round {result.round} of {spec.rounds}: {state}")
 

@@ -12,14 +12,13 @@ from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Message, Rec
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedga.algorithms.base import overrides
 from fedga.data.assemble import listed
 from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluator import ClientEvaluator
 from fedga.engine.round import Asking, Survey, Train, play_round
 from fedga.engine.server import LaneRound, Returned, ServerSide, lane_sums
 from fedga.engine.stack.budget import MemoryBudget
-from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, server_state
+from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, rows_of, server_state
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import Workers, computing_in
 from fedga.flower import replies as reading
@@ -85,6 +84,7 @@ class RemoteEngine:
         self.budget = MemoryBudget.for_model(self.model, device, shape, self.lane.spec.batch_size)
         self.stack = _Stack(self.lane, self.model, self.data, self.state)
         self.evaluator = ClientEvaluator(self.lanes, self.data, self.workers, self.budget)
+        self.own = self.stack.segments[0].own  # what stays at clients, for which the server has its first values
         self.server = ServerSide(self.lanes, self.model, self.data, self.stack, self.evaluator, self._all_class_counts)
         state = self.lane.model.state_dict()
         self._constants = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point()}
@@ -121,11 +121,12 @@ class RemoteEngine:
                     raise
                 self.roster.noticed(str(error))
                 time.sleep(TRY_AGAIN_AFTER_S)
-        spec, [done] = self.lane.spec, result
-        due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds
-        if due and not done.diverged and not len(self.data.test_targets):
-            return [LaneRound(done.round, self._evaluate(), done.clients)]
-        return result
+        spec, [done], own = self.lane.spec, result, self.own
+        due = self.round % spec.evaluate_every == 0 or self.round == spec.rounds or done.metrics is not None
+        if done.diverged or not due or (own is None and len(self.data.test_targets)):
+            return result
+        here = {} if own is not None and own.has_head else done.metrics or {}  # nobody trains the server's head
+        return [LaneRound(done.round, here | self._evaluate() or None, done.clients)]
 
     @torch.no_grad()
     def begin(self, grid: Grid) -> list[Message]:
@@ -136,6 +137,7 @@ class RemoteEngine:
             grid.enough, grid.most_bytes = self._least, self._declaration.most_bytes
             self.audience.hear_late(grid)
         number = self.round + 1
+        self._answered: list[int] = []  # of the round under way
         self._conversation = play_round(self.server, number, lambda: self.audience.not_asked(number, self._least))
         asked = self._continue(None)
         assert asked is None  # a round ends after training
@@ -158,14 +160,16 @@ class RemoteEngine:
                 with computing_in(self.lane.spec.precision), self.workers.alone():
                     question = self._conversation.send(answer)
             except StopIteration as end:
+                self.stack.counted[self._answered] = number
                 self.round, self._conversation, self._asked = number, None, None
                 return end.value
             if isinstance(question, Train):
                 self._asked, self._asked_at = question, time.monotonic()
                 starts = [] if question.start is None else list(map(self._record, *question.start))
-                received, clients = _beside(question.received), self._clients_of(question)
+                received, clients = _beside(rows_of(question.received[0], 0)), self._clients_of(question)
                 self.messages = self._messages(wire.TRAIN, clients, number, received, starts)
                 return None
+            self.stack.counted[self._answered] = number  # a question before training finds nobody yet
             answer = [self._survey(number) if isinstance(question, Survey) else self._final(number)]
 
     def _clients_of(self, asked: Train) -> list[int]:
@@ -186,10 +190,9 @@ class RemoteEngine:
         buffers = torch.stack([reply.buffers for reply in returned]).to(device)
         sizes = torch.tensor([[reply.examples for reply in returned]], device=device)
         shares, weights = self.server.weights(clients, sizes)
-        after = None
-        if asked.examine:
-            after = self.evaluator.evaluate(params, buffers, [0] * len(returned), asked.round)
-        stack.counted[clients[0].cpu()] = asked.round
+        examine = asked.examine and self.own is None  # else the models that clients use are not here
+        after = self.evaluator.evaluate(params, buffers, [0] * len(returned), asked.round) if examine else None
+        self._answered += counted  # what they keep counts with the round, not with this turn of it
         self.counted = {self.roster.nodes[client] for client in counted}
         counts = self.class_counts(list(counted))
         return Returned(
@@ -211,9 +214,8 @@ class RemoteEngine:
 
     def _finite(self, asked: Train, returned: Mapping[int, Reply]) -> dict[int, Reply]:
         """What counts of a round's replies; nothing where the model has diverged everywhere."""
-        name, clients, least = self.roster.name, self._clients_of(asked), self._least
-        if overrides(self.lane.algorithm, "groups"):  # whose members train in turn, so that few are asked at once
-            least = min(least, len(clients))
+        name, clients = self.roster.name, self._clients_of(asked)
+        least = min(self._least, len(clients))  # few are asked where few are available, or train in turn
         if len(returned) >= least and not any(reply.is_finite for reply in returned.values()):
             everybody = listed([name(client) for client in returned])
             self.roster.noticed(f"the models of {everybody} are not finite any more: the run has diverged")
@@ -232,7 +234,7 @@ class RemoteEngine:
 
     @property
     def _least(self) -> int:
-        """Replies without which a round does not count."""
+        """Replies without which a round of as many clients does not count."""
         active = min(self.lane.spec.active, self.roster.num_clients)
         return active if self.timeouts.strict else min(active, self.timeouts.least_replies or -(-active // 2))
 
@@ -262,7 +264,7 @@ class RemoteEngine:
     def _survey(self, number: int) -> Tensor:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
         read = partial(reading.read_report, self._declaration.survey)
-        found = self._ask_all(wire.SURVEY, number, {}, read)
+        found = self._ask_all(wire.SURVEY, number, _beside(self.server.sent_with_head(0, number)), read)
         values = {client: report["survey"] for client, report in found.items()}
         for client in [client for client, value in values.items() if not value.isfinite()]:
             if not self.timeouts.strict:
@@ -277,23 +279,26 @@ class RemoteEngine:
 
     def _final(self, number: int) -> dict[str, Tensor]:
         """What every client that answers says of the final model, ``[1, clients, ...]``."""
-        beside, read = _beside(self.server.broadcast(number)), partial(reading.read_report, self._declaration.final)
+        beside = _beside(rows_of(self.server.broadcast(number)[0], 0))
+        read = partial(reading.read_report, self._declaration.final)
         while not (found := self._ask_all(wire.FINISH, number, beside, read)):
             self.roster.noticed(f"nobody answered what follows round {number}: it is asked again")
             time.sleep(TRY_AGAIN_AFTER_S)
             self._gather()
         return self._stacked(list(found.values()))
 
-    # --- evaluation at the sites, where the server has no samples of its own -----------------------------------------
+    # --- evaluation at the clients, where the server has no samples, or not what clients keep for themselves ---------
 
-    def _evaluate(self) -> dict[str, float] | None:
-        """Accuracy and loss over the samples that all sites hold out; None where none of them holds out any."""
-        needed = _beside(self.server.broadcast(self.round)) if overrides(self.lane.algorithm, "head") else {}
+    def _evaluate(self) -> dict[str, float]:
+        """Over what clients hold out, if any: accuracy and loss, or how good their own models are, as on the engine."""
+        needed = _beside(self.server.sent_with_head(0, self.round))
         read = self._ask_all(wire.EVALUATE, self.round, needed, reading.read_scores)
         rows = [row for row in read.values() if row[0]]
         if not rows:
-            return None
+            return {}
         weights, scores = zip(*rows, strict=True)
+        if self.own is not None:
+            return {"client_accuracy": sum(score["accuracy"] for score in scores) / len(scores)}
         return {name: reading.mean([score[name] for score in scores], weights) for name in reading.SCORES}
 
     # --- messages ----------------------------------------------------------------------------------------------------
@@ -343,7 +348,6 @@ class RemoteEngine:
         return messages
 
 
-def _beside(received: Sequence[Mapping[str, Tensor]]) -> Records:
+def _beside(sent: Mapping[str, Tensor]) -> Records:
     """What a run's algorithm sends with the model, as a record if it sends anything."""
-    sent = {name: tensor[0] for name, tensor in received[0].items()}
     return {wire.RECEIVED: wire.to_record(sent)} if sent else {}

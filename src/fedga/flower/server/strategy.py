@@ -32,7 +32,7 @@ from fedga.flower.server.exchange import Exchange
 from fedga.flower.server.remote import RemoteEngine, TimeoutPolicy
 from fedga.flower.server.roster import Form, Roster
 from fedga.flower.server.sites import no_samples
-from fedga.spec.settings import TrainingSettings, parse_algorithm
+from fedga.spec.settings import RunSpec, TrainingSettings, parse_algorithm
 from fedga.study.states import read_states, write_states
 
 
@@ -65,7 +65,10 @@ class AlgorithmStrategy(Strategy):
         self.spec = TrainingSettings(**defaults | settings)
         if self.spec.active > clients:
             raise FedGAError(f"active={self.spec.active} is more than clients={clients}: give {clients} or fewer")
+        old_id = ""  # in checkpoints of version 0.1, which left out the options of objects: those are not found by it
         if isinstance(algorithm, str):
+            old: dict[str, Any] = {"algorithm": algorithm, "clients": clients, **defaults, **settings}
+            old_id = RunSpec(dataset="own", model="own", partition="iid", **old).run_id
             name, options = parse_algorithm(algorithm)
             algorithm = make_algorithm(name, **dict(options))
         else:
@@ -89,6 +92,7 @@ class AlgorithmStrategy(Strategy):
         shapes = repr((self.engine.model.params.shapes, self.engine.model.buffers.shapes))
         described = repr((self.spec.to_json(), type(algorithm).__qualname__, algorithm, clients, shapes))
         self._run = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
+        self._run_of_0_1 = f"{old_id}-{hashlib.blake2b(shapes.encode(), digest_size=8).hexdigest()}"
         if self.checkpoint is not None and self.checkpoint.exists():
             self._resume(self.checkpoint)
 
@@ -97,9 +101,9 @@ class AlgorithmStrategy(Strategy):
             found = read_states(path)
         except DamagedError as error:
             raise FedGAError(f"{error}: bring it back, or delete it to start over") from error
-        if self._run not in found:
+        state = dict(found.get(self._run) or found.get(self._run_of_0_1) or {})
+        if not state:
             raise FedGAError(f"{path} is the checkpoint of another model or of other settings: give another file")
-        state = dict(found[self._run])
         self.engine = replace(self.engine, round=int(state.pop("round")), state=state)
 
     def start(
