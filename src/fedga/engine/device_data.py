@@ -1,10 +1,9 @@
 """Samples on the device: once, as they are stored (uint8 for pictures), however many runs use them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import torch
@@ -28,17 +27,17 @@ class InputScaling:
     scale: Tensor  # [..., channels]
     shift: Tensor  # [..., channels]
 
-    @staticmethod
-    def of(dataset: Dataset, standardize: bool, dtype: torch.dtype = torch.float32) -> InputScaling:
+    @classmethod
+    def of(cls, dataset: Dataset, standardize: bool, dtype: torch.dtype = torch.float32) -> Self:
         """Pictures go to [0, 1], or, standardised, every channel to mean 0 and deviation 1 over the training split."""
         inputs = dataset.train_inputs
         channels = inputs.shape[1]
         base = 1.0 / dataset.input_scale if inputs.dtype == np.uint8 else 1.0
         if not standardize:
-            return InputScaling(torch.full((channels,), base, dtype=dtype), torch.zeros(channels, dtype=dtype))
+            return cls(torch.full((channels,), base, dtype=dtype), torch.zeros(channels, dtype=dtype))
         mean, deviation = _channel_statistics(dataset)
         scale, shift = torch.from_numpy(1.0 / deviation), torch.from_numpy(-mean / deviation)
-        return InputScaling(scale.to(dtype), shift.to(dtype))
+        return cls(scale.to(dtype), shift.to(dtype))
 
     def apply(self, inputs: Tensor) -> Tensor:
         """Stored ``[..., samples, channels, *pixels]`` as floats; leading axes are those of ``scale``."""
@@ -46,11 +45,11 @@ class InputScaling:
         shape = (*lead, 1, self.scale.shape[-1], *[1] * (inputs.dim() - len(lead) - 2))
         return inputs.to(self.scale.dtype, copy=True).mul_(self.scale.view(shape)).add_(self.shift.view(shape))
 
-    def __getitem__(self, which: slice | Tensor | None) -> InputScaling:
-        return InputScaling(self.scale[which], self.shift[which])
+    def __getitem__(self, which: slice | Tensor | None) -> Self:
+        return type(self)(self.scale[which], self.shift[which])
 
-    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> InputScaling:
-        return InputScaling(self.scale.to(device, dtype), self.shift.to(device, dtype))
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Self:
+        return type(self)(self.scale.to(device, dtype), self.shift.to(device, dtype))
 
 
 @lru_cache(maxsize=8)

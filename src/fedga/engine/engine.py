@@ -6,12 +6,10 @@ server optimiser, scaling) is a tensor with one entry per lane, or a segment of 
 `fedga.engine.round`; the engine answers its questions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -107,13 +105,13 @@ class Engine:
         self.server = ServerSide(*parts, lambda: table.class_counts[table.of_lane])
         profile.built()
 
-    def without(self, ended: set[int]) -> Engine | None:
+    def without(self, ended: set[int]) -> Self | None:
         """The engine that goes on once some lanes have ended; None if none are left."""
         left = [lane for lane in range(len(self.lanes)) if lane not in ended]
         if not left:
             return None
         states = self.stack.states()
-        return Engine(
+        return type(self)(
             [self.lanes[lane] for lane in left],
             self.data,
             round_number=self.round,

@@ -1,10 +1,9 @@
 """Scores of many models on one test split, computed together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, product
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -24,13 +23,13 @@ class Evaluation:
     mean_predictions: Tensor  # [models, true class, class]: mean probability, NaN where the split lacks the true class
     loss: Tensor  # [models]: mean cross-entropy
 
-    def __getitem__(self, which: slice | Tensor) -> Evaluation:
-        return Evaluation(self.confusion[which], self.mean_predictions[which], self.loss[which])
+    def __getitem__(self, which: slice | Tensor) -> Self:
+        return type(self)(self.confusion[which], self.mean_predictions[which], self.loss[which])
 
-    @staticmethod
-    def join(parts: list[Evaluation]) -> Evaluation:
+    @classmethod
+    def join(cls, parts: list[Self]) -> Self:
         columns = zip(*((part.confusion, part.mean_predictions, part.loss) for part in parts), strict=True)
-        return Evaluation(*(torch.cat(column) for column in columns))
+        return cls(*(torch.cat(column) for column in columns))
 
 
 def evaluate(

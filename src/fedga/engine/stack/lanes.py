@@ -1,14 +1,12 @@
 """Runs as lanes of one engine: what each of them carries from round to round, stacked."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -140,7 +138,7 @@ class Own:
     has_head: bool  # whether the head is among them: then there is no global model to test
 
     @classmethod
-    def of(cls, algorithm: Algorithm, model: StackedModel, device: torch.device | str = "cpu") -> Own | None:
+    def of(cls, algorithm: Algorithm, model: StackedModel, device: torch.device | str = "cpu") -> Self | None:
         """None where everything travels. Buffers stay with the layer whose parameters all stay."""
         if not overrides(algorithm, "travels"):
             return None

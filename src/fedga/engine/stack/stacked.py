@@ -1,12 +1,10 @@
 """Many copies of one network as one tensor: parameters ``[copies, parameters]``, inputs ``[copies, samples, ...]``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -191,7 +189,7 @@ class StackedModel:
 
         return max(saved(3) - saved(2), torch.Size(input_shape).numel() * 4)
 
-    def to(self, device: torch.device) -> StackedModel:
+    def to(self, device: torch.device) -> Self:
         self._module.to(device)
         return self
 
