@@ -68,18 +68,6 @@ def _channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.where(deviation == 0, 1.0, deviation)
 
 
-class _PixelMaps(dict[bool, InputScaling]):
-    """Pixels by whether they are standardised, computed when first asked for."""
-
-    def __init__(self, dataset: Dataset, device: torch.device, dtype: torch.dtype | None) -> None:
-        super().__init__()
-        self._dataset, self._device, self._dtype = dataset, device, dtype or torch.float32
-
-    def __missing__(self, standardize: bool) -> InputScaling:
-        self[standardize] = InputScaling.of(self._dataset, standardize, self._dtype).to(self._device)
-        return self[standardize]
-
-
 class DeviceData:
     """A data set's arrays as tensors on one device."""
 
@@ -89,11 +77,14 @@ class DeviceData:
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(device)
 
-        self.dataset, self.device = dataset, device
+        self.dataset, self.device, self._dtype = dataset, device, dtype or torch.float32
         self.train_inputs, self.train_targets = tensor(dataset.train_inputs), tensor(dataset.train_targets).long()
         self.test_inputs, self.test_targets = tensor(dataset.test_inputs), tensor(dataset.test_targets).long()
         self._padded: PaddedPictures | None = None
-        self.pixels: dict[bool, InputScaling] = _PixelMaps(dataset, device, dtype)
+
+    def pixels(self, standardize: bool) -> InputScaling:
+        """How stored samples become a network's inputs."""
+        return InputScaling.of(self.dataset, standardize, self._dtype).to(self.device)
 
     def gather(self, places: Tensor) -> Tensor:
         """Stored training inputs at ``places``, of any shape; whole rows, which is ten times faster than indexing."""

@@ -5,12 +5,10 @@ the objects of algorithms and rules and the counter streams, and nothing else: s
 server step and averaging are written once more, for one client.
 """
 
-from __future__ import annotations
-
 import copy
 from bisect import bisect_right
 from math import ceil, cos, pi
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +19,11 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 from fedga.algorithms.base import Batch, Client, RoundResult, Server, Setup, Tensors, Trained, overrides
 from fedga.algorithms.parameters import Parameters, centralize
 from fedga.common import streams
+from fedga.engine.device_data import DeviceData
 from fedga.engine.reference_dropout import set_dropout_key, with_keyed_dropout
+from fedga.engine.stack.lanes import Lane
 from fedga.selection import Choice
 from fedga.servers import SERVERS
-
-if TYPE_CHECKING:
-    from fedga.engine.device_data import DeviceData
-    from fedga.engine.stack.lanes import Lane
 
 OWN = ("own params", "own buffers")
 Moves = list[tuple[bool, int, int]]  # of every picture: whether it is mirrored, pixels down, pixels right

@@ -245,9 +245,6 @@ class LaneStack:
             names = [name for name in states[which[0]] if name.startswith(prefix)]
             return {name.removeprefix(prefix): torch.stack([states[lane][name] for lane in which]) for name in names}
 
-        def here(prefix: str) -> dict[str, Tensor]:
-            return {name: value.to(self.device) for name, value in stacked(prefix).items()}
-
         lane, algorithm, auxiliary = self.lanes[which[0]], self.lanes[which[0]].algorithm, None
         if algorithm.auxiliary_samples:
             seeds = [self.lanes[lane].spec.seed for lane in which]
@@ -255,10 +252,10 @@ class LaneStack:
             auxiliary = torch.from_numpy(np.stack(places)).to(self.device)
         kept = stacked("client.")
         home = self.device if data.has_room_for(sum(value.nbytes for value in kept.values())) else torch.device("cpu")
-        kept = {name: value.to(home) for name, value in kept.items()}
-        states_here = (here("server."), here("select."), kept)
+        parts = ((stacked("server."), self.device), (stacked("select."), self.device), (kept, home))
+        server, select, kept = ({name: value.to(place) for name, value in part.items()} for part, place in parts)
         own = Own.of(algorithm, self.model, self.device)
-        return Segment(algorithm, lane.selection, slice(which[0], which[-1] + 1), *states_here, auxiliary, own)
+        return Segment(algorithm, lane.selection, slice(which[0], which[-1] + 1), server, select, kept, auxiliary, own)
 
     def move(self, params: Tensor, buffers: Tensor, round_number: int) -> None:
         """The next global models, ``[lanes, ...]``, and their averages over rounds."""

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -16,13 +16,7 @@ from fedga.algorithms.parameters import Layout, Parameters
 from fedga.common.mapping import why_not_mapped
 from fedga.common.tracing import format_error
 from fedga.engine.gpu.layers import StackedConv2d
-from fedga.engine.stack.layers import (
-    KeyedDropout,
-    MaskedBatchNorm,
-    keep_features,
-    keeps_own_buffers,
-    prepare_for_padding,
-)
+from fedga.engine.stack.layers import KeyedDropout, MaskedBatchNorm, keeps_own_buffers, prepare_for_padding
 from fedga.errors import FedGAError
 
 
@@ -232,8 +226,8 @@ class StackedModel:
                 "torch.nn.Linear"
             )
         # No closure: a copy of the network has a context of its own.
-        noting = partial(keep_features, self._context)
-        self._module.get_submodule(self.params.head_layer).register_forward_pre_hook(noting)
+        head = self._module.get_submodule(self.params.head_layer)
+        head.register_forward_pre_hook(self._context.keep_features)
         self._keeps_features = True
 
     def _call(self, state: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
