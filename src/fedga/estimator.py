@@ -1,11 +1,9 @@
 """`FedGAClassifier`: a federation of tabular sites as one scikit-learn estimator."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -118,7 +116,7 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
     ) -> None:
         self.__dict__.update({name: value for name, value in locals().items() if name not in ("self", "__class__")})
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> FedGAClassifier:  # noqa: N803 - scikit-learn's name
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Train over the sites that ``groups [samples]`` names; without it all rows are one site's."""
         try:
             return self._fit(X, y, groups)
@@ -127,7 +125,7 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
                 delattr(self, name)
             raise
 
-    def _fit(self, X: Any, y: Any, groups: Any) -> FedGAClassifier:  # noqa: N803
+    def _fit(self, X: Any, y: Any, groups: Any) -> Self:  # noqa: N803
         rows, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         # These two are not seen by the engine, which checks the others.

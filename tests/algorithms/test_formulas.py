@@ -161,7 +161,7 @@ def test_climb_surveys_every_client_about_the_received_model(exact_data: DeviceD
     for k in range(lane.federation.num_clients):
         total = 0.0
         for place in lane.federation.client(k):
-            logits = lane.model(exact_data.pixels[False].apply(exact_data.train_inputs[place][None]))[0]
+            logits = lane.model(exact_data.pixels(False).apply(exact_data.train_inputs[place][None]))[0]
             target = dataset.train_targets[place]
             total += log(sum(exp(z) for z in logits.tolist())) - logits[target].item()
         losses.append(total / len(lane.federation.client(k)))
@@ -323,7 +323,7 @@ def test_scaffold_by_hand_for_one_client_and_one_step(exact_data: DeviceData) ->
         k = result.clients[0].client
         active.append(k)
         places = torch.from_numpy(federation.client(k))
-        inputs = exact_data.pixels[False].apply(exact_data.train_inputs[places])
+        inputs = exact_data.pixels(False).apply(exact_data.train_inputs[places])
         gradient = gradient_of(lane.model, params, inputs, exact_data.train_targets[places])
         moved = params - lr * (gradient - kept[k] + control)
         new = kept[k] - control + (params - moved) / lr  # option II: one step of rate lr
@@ -376,7 +376,7 @@ def test_fedavg_by_hand_for_one_step(aggregation: str, exact_data: DeviceData) -
     params = engine.model.flatten(lane.model)[0]
 
     def gradient(places: np.ndarray) -> Tensor:
-        inputs = exact_data.pixels[False].apply(exact_data.train_inputs[places])
+        inputs = exact_data.pixels(False).apply(exact_data.train_inputs[places])
         return gradient_of(lane.model, params, inputs, exact_data.train_targets[places])
 
     if aggregation == "samples":

@@ -25,7 +25,7 @@ CLASSES = 4
 
 def plain_scores(model: nn.Module, data: DeviceData, standardize: bool = False) -> dict[str, Any]:
     """One sample after another through an ordinary network."""
-    pixels, dataset = data.pixels[standardize], data.dataset
+    pixels, dataset = data.pixels(standardize), data.dataset
     classes = dataset.num_classes
     confusion, sums, losses = torch.zeros(classes, classes), torch.zeros(classes, classes), []
     predictions = []

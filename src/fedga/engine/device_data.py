@@ -1,10 +1,9 @@
 """Samples on the device: once, as they are stored (uint8 for pictures), however many runs use them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import torch
@@ -28,17 +27,17 @@ class InputScaling:
     scale: Tensor  # [..., channels]
     shift: Tensor  # [..., channels]
 
-    @staticmethod
-    def of(dataset: Dataset, standardize: bool, dtype: torch.dtype = torch.float32) -> InputScaling:
+    @classmethod
+    def of(cls, dataset: Dataset, standardize: bool, dtype: torch.dtype = torch.float32) -> Self:
         """Pictures go to [0, 1], or, standardised, every channel to mean 0 and deviation 1 over the training split."""
         inputs = dataset.train_inputs
         channels = inputs.shape[1]
         base = 1.0 / dataset.input_scale if inputs.dtype == np.uint8 else 1.0
         if not standardize:
-            return InputScaling(torch.full((channels,), base, dtype=dtype), torch.zeros(channels, dtype=dtype))
+            return cls(torch.full((channels,), base, dtype=dtype), torch.zeros(channels, dtype=dtype))
         mean, deviation = _channel_statistics(dataset)
         scale, shift = torch.from_numpy(1.0 / deviation), torch.from_numpy(-mean / deviation)
-        return InputScaling(scale.to(dtype), shift.to(dtype))
+        return cls(scale.to(dtype), shift.to(dtype))
 
     def apply(self, inputs: Tensor) -> Tensor:
         """Stored ``[..., samples, channels, *pixels]`` as floats; leading axes are those of ``scale``."""
@@ -46,11 +45,11 @@ class InputScaling:
         shape = (*lead, 1, self.scale.shape[-1], *[1] * (inputs.dim() - len(lead) - 2))
         return inputs.to(self.scale.dtype, copy=True).mul_(self.scale.view(shape)).add_(self.shift.view(shape))
 
-    def __getitem__(self, which: slice | Tensor | None) -> InputScaling:
-        return InputScaling(self.scale[which], self.shift[which])
+    def __getitem__(self, which: slice | Tensor | None) -> Self:
+        return type(self)(self.scale[which], self.shift[which])
 
-    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> InputScaling:
-        return InputScaling(self.scale.to(device, dtype), self.shift.to(device, dtype))
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Self:
+        return type(self)(self.scale.to(device, dtype), self.shift.to(device, dtype))
 
 
 @lru_cache(maxsize=8)
@@ -69,18 +68,6 @@ def _channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.where(deviation == 0, 1.0, deviation)
 
 
-class _PixelMaps(dict[bool, InputScaling]):
-    """Pixels by whether they are standardised, computed when first asked for."""
-
-    def __init__(self, dataset: Dataset, device: torch.device, dtype: torch.dtype | None) -> None:
-        super().__init__()
-        self._dataset, self._device, self._dtype = dataset, device, dtype or torch.float32
-
-    def __missing__(self, standardize: bool) -> InputScaling:
-        self[standardize] = InputScaling.of(self._dataset, standardize, self._dtype).to(self._device)
-        return self[standardize]
-
-
 class DeviceData:
     """A data set's arrays as tensors on one device."""
 
@@ -90,11 +77,14 @@ class DeviceData:
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(device)
 
-        self.dataset, self.device = dataset, device
+        self.dataset, self.device, self._dtype = dataset, device, dtype or torch.float32
         self.train_inputs, self.train_targets = tensor(dataset.train_inputs), tensor(dataset.train_targets).long()
         self.test_inputs, self.test_targets = tensor(dataset.test_inputs), tensor(dataset.test_targets).long()
         self._padded: PaddedPictures | None = None
-        self.pixels: dict[bool, InputScaling] = _PixelMaps(dataset, device, dtype)
+
+    def pixels(self, standardize: bool) -> InputScaling:
+        """How stored samples become a network's inputs."""
+        return InputScaling.of(self.dataset, standardize, self._dtype).to(self.device)
 
     def gather(self, places: Tensor) -> Tensor:
         """Stored training inputs at ``places``, of any shape; whole rows, which is ten times faster than indexing."""

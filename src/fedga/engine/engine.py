@@ -6,12 +6,10 @@ server optimiser, scaling) is a tensor with one entry per lane, or a segment of 
 `fedga.engine.round`; the engine answers its questions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import pairwise, product
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -100,20 +98,20 @@ class Engine:
                 f"layers of the model keep values of their own ({', '.join(moving[:3])}): clients train one by one, "
                 "without padding, which is slower"
             )
-        self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # by the first lane of a segment
+        self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # all samples and their owners, by a segment's first lane
         self.evaluator = ClientEvaluator(self.lanes, data, self.workers, self.budget)
         # The table and not self: an engine without cycles frees the device's memory when it is let go.
         parts = (self.lanes, self.model, data, self.stack, self.evaluator)
         self.server = ServerSide(*parts, lambda: table.class_counts[table.of_lane])
         profile.built()
 
-    def without(self, ended: set[int]) -> Engine | None:
+    def without(self, ended: set[int]) -> Self | None:
         """The engine that goes on once some lanes have ended; None if none are left."""
         left = [lane for lane in range(len(self.lanes)) if lane not in ended]
         if not left:
             return None
         states = self.stack.states()
-        return Engine(
+        return type(self)(
             [self.lanes[lane] for lane in left],
             self.data,
             round_number=self.round,
@@ -152,37 +150,28 @@ class Engine:
         algorithm = segment.algorithm
         if not algorithm.evaluates_all_clients:
             return None
-        lanes = torch.arange(segment.lanes.start, segment.lanes.stop, device=self.device)
-        places, owners = self._everyone(segment)
+        first = segment.lanes.start
+        lanes = torch.arange(first, segment.lanes.stop, device=self.device)
+        if first not in self._asked:
+            self._asked[first] = self.table.everyone(lanes)
+        places, owners = self._asked[first]
         no_counts = self.stack.params.new_zeros(1, self.data.dataset.num_classes)
         received = self.server.broadcast(self.round)[self.segments.index(segment)] if uses_features(algorithm) else {}
 
-        def work(model: StackedModel, part: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-            which, some, whose = part
+        def work(model: StackedModel, part: tuple[slice, ...]) -> Tensor:
+            which, some, whose = lanes[part[0]], places[part], owners[part]
             params, buffers = self.stack.params[which], self.stack.buffers[which]
-            head = stacked_head(model, algorithm, rows_of(received, which - segment.lanes.start))
+            head = stacked_head(model, algorithm, rows_of(received, which - first))
             logits = model.evaluate_each(params, buffers, self.data.batches(some, self.server.scaling[which]), head)
             targets, mask = self.data.train_targets[some], (whose >= 0).to(params.dtype)
             return per_sample(algorithm.survey, Batch(logits, targets, mask, no_counts.expand(len(which), -1)))
 
-        rows = list(zip(*(tensor.split(self.budget.models) for tensor in (lanes, places, owners)), strict=True))
-        size = self.budget.samples
-        parts = [
-            (which, some, whose)
-            for which, row_places, row_owners in rows
-            for some, whose in zip(row_places.split(size, 1), row_owners.split(size, 1), strict=True)
-        ]
-        values = iter(list(self.workers.map(work, parts)))
-        width = -(-places.shape[1] // size)
-        stacked = torch.cat([torch.cat([next(values) for _ in range(width)], dim=1) for _ in rows])
-        return self.table.client_means(lanes, stacked, owners)
-
-    def _everyone(self, segment: Segment) -> tuple[Tensor, Tensor]:
-        """All clients' samples and their owners, ``[lanes, samples]``: the same every round."""
-        if segment.lanes.start not in self._asked:
-            lanes = torch.arange(segment.lanes.start, segment.lanes.stop, device=self.device)
-            self._asked[segment.lanes.start] = self.table.everyone(lanes)
-        return self._asked[segment.lanes.start]
+        sides = zip(places.shape, (self.budget.models, self.budget.samples), strict=True)
+        parts = list(product(*([slice(at, at + size) for at in range(0, length, size)] for length, size in sides)))
+        values = self.stack.params.new_empty(places.shape)
+        for part, found in zip(parts, self.workers.map(work, parts), strict=True):
+            values[part] = found
+        return self.table.client_means(lanes, values, owners)
 
     def _final_reports(self, segment: Segment) -> dict[str, Tensor] | None:
         """What all clients say of the final model, ``[lanes, clients, ...]``."""
@@ -303,7 +292,7 @@ class Engine:
         together = size // (places.stop - places.start)
         if together and places.start == 0:
             return [Chunk(some, places) for some in _pieces(lanes, together)]
-        return [Chunk(slice(lane, lane + 1), some) for lane in _range(lanes) for some in _pieces(places, size)]
+        return [Chunk(lane, some) for lane in _pieces(lanes, 1) for some in _pieces(places, size)]
 
     def _slots(
         self, lanes: slice, chosen: Chosen, received: list[dict[str, Tensor]], start: tuple[Tensor, ...] | None = None
@@ -332,7 +321,7 @@ class Engine:
 
     def _evaluate_slots(self, chunk: Chunk, models: tuple[Tensor, Tensor]) -> Evaluation:
         per_lane = chunk.places.stop - chunk.places.start
-        lanes = [lane for lane in _range(chunk.lanes) for _ in range(per_lane)]
+        lanes = [lane for lane in range(chunk.lanes.start, chunk.lanes.stop) for _ in range(per_lane)]
         with self.profile.span(DIAGNOSIS):
             return self.evaluator.evaluate(*models, lanes, self.round)
 
@@ -341,10 +330,6 @@ def _by_lane(parts: list[dict[str, Tensor]], active: int) -> dict[str, Tensor]:
     """Reports of a segment's slots as ``[lanes, active, ...]``."""
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return {name: value.view(-1, active, *value.shape[1:]) for name, value in joined.items()}
-
-
-def _range(piece: slice) -> range:
-    return range(piece.start, piece.stop)
 
 
 def _pieces(whole: slice, largest: int) -> Iterator[slice]:

@@ -5,12 +5,10 @@ the objects of algorithms and rules and the counter streams, and nothing else: s
 server step and averaging are written once more, for one client.
 """
 
-from __future__ import annotations
-
 import copy
 from bisect import bisect_right
 from math import ceil, cos, pi
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +19,11 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 from fedga.algorithms.base import Batch, Client, RoundResult, Server, Setup, Tensors, Trained, overrides
 from fedga.algorithms.parameters import Parameters, centralize
 from fedga.common import streams
+from fedga.engine.device_data import DeviceData
 from fedga.engine.reference_dropout import set_dropout_key, with_keyed_dropout
+from fedga.engine.stack.lanes import Lane
 from fedga.selection import Choice
 from fedga.servers import SERVERS
-
-if TYPE_CHECKING:
-    from fedga.engine.device_data import DeviceData
-    from fedga.engine.stack.lanes import Lane
 
 OWN = ("own params", "own buffers")
 Moves = list[tuple[bool, int, int]]  # of every picture: whether it is mirrored, pixels down, pixels right
@@ -193,11 +189,7 @@ class Reference:
     def _train_client(self, k: int, received: Tensors, model: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
         spec, algorithm = self.spec, self.algorithm
         received_model, local = self._with_own_part(model, k).eval(), self._with_own_part(model, k).train()
-        state = self._state(k)
-        lr = self._rate()
-        at = (torch.tensor(float(self.round)), torch.tensor(lr), self.parameters)
-        known = (_vector(local), state, received, self.class_counts[k], *at)
-        client = Client(*known)
+        client, lr = self._client(k, local, received), self._rate()
         vector_to_parameters(algorithm.start(client), _trained(local))
         optimizer: torch.optim.Optimizer = torch.optim.Adam(_trained(local), lr, weight_decay=spec.weight_decay)
         if spec.optimizer == "sgd":
@@ -211,10 +203,18 @@ class Reference:
             if spec.clip:
                 clip_grad_norm_(_trained(local), spec.clip)
             optimizer.step()
-        steps = torch.tensor(float(len(batches)))
-        report, kept = algorithm.report(Trained(*known, _vector(local), steps, **self._class_sums(local, k)))
+        report, kept = algorithm.report(self._after_training(client, k, local, len(batches)))
         self.kept[k] = kept | self._own_part(local)
         return local, report
+
+    def _client(self, k: int, model: nn.Module, received: Tensors) -> Client:
+        state = {key: value for key, value in self.kept[k].items() if key not in OWN}
+        at = (torch.tensor(float(self.round)), torch.tensor(self._rate()), self.parameters)
+        return Client(_vector(model), state, received, self.class_counts[k], *at)
+
+    def _after_training(self, client: Client, k: int, model: nn.Module, steps: int) -> Trained:
+        sums = self._class_sums(model, k)
+        return Trained(**vars(client), params=_vector(model), steps=torch.tensor(float(steps)), **sums)
 
     def _rate(self) -> float:
         done = (self.round - 1) / self.spec.rounds
@@ -233,10 +233,6 @@ class Reference:
         for key, tensors in self._own(copied).items():
             vector_to_parameters(self.kept[k][key].clone(), tensors)
         return copied
-
-    def _state(self, k: int) -> dict[str, Tensor]:
-        """What the algorithm keeps at a client."""
-        return {key: value for key, value in self.kept[k].items() if key not in OWN}
 
     def _own_part(self, model: nn.Module) -> dict[str, Tensor]:
         return {key: _flat(tensors) for key, tensors in self._own(model).items()}
@@ -355,10 +351,9 @@ class Reference:
         server = self._server(params)
         received = self.algorithm.broadcast(server)
         for k in range(self.federation.num_clients):
-            at = (torch.tensor(float(self.round)), torch.tensor(self._rate()), self.parameters)
-            steps, model = torch.tensor(float(len(self._batches(k)))), self._with_own_part(self.model, k)
-            given = (_vector(model), self._state(k), received, self.class_counts[k], *at, _vector(model), steps)
-            reports.append(self.algorithm.final_report(Trained(*given, **self._class_sums(model, k))))
+            model = self._with_own_part(self.model, k)
+            trained = self._after_training(self._client(k, model, received), k, model, len(self._batches(k)))
+            reports.append(self.algorithm.final_report(trained))
         stacked = {name: torch.stack([report[name] for report in reports]) for name in reports[0]}
         vector_to_parameters(self.algorithm.finish(server, stacked), _trained(self.model))
 

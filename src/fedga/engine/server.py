@@ -350,7 +350,7 @@ class ServerSide:
 
 def lane_scaling(lanes: Sequence[Lane], data: DeviceData) -> InputScaling:
     """How samples become inputs, with a row per lane."""
-    each = [data.pixels[lane.spec.standardize] for lane in lanes]
+    each = [data.pixels(lane.spec.standardize) for lane in lanes]
     return InputScaling(torch.stack([one.scale for one in each]), torch.stack([one.shift for one in each]))
 
 

@@ -37,7 +37,7 @@ class _Clients:
     def _answer(self, message: Message) -> Message:
         spec, client = self.lane.spec, wire.whole(wire.config_of(message), "client")
         places = torch.from_numpy(self.lane.federation.client(client))
-        client_data = ClientData(self.data, places, self.data.pixels[spec.standardize])
+        client_data = ClientData(self.data, places, self.data.pixels(spec.standardize))
         participant = Participant(spec, self.lane.algorithm, self.network, client_data, client, self.declaration)
         shelf = ClientStateStore(self.folder, "run", client)
         if message.metadata.message_type == wire.SURVEY:

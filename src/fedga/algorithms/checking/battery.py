@@ -84,9 +84,8 @@ class _Checker:
         batch = self.made.batch(0, received, self.algorithm)
         losses = self._per_sample("local_loss", self.algorithm.local_loss, batch)
         logits = torch.where(batch.mask[:, None] > 0, batch.logits, -batch.logits)
-        padded = replace(
-            batch, logits=logits, targets=torch.where(batch.mask > 0, batch.targets, CLASSES - batch.targets)
-        )
+        targets = torch.where(batch.mask > 0, batch.targets, CLASSES - batch.targets)
+        padded = replace(batch, logits=logits, targets=targets)
         rows = ("logits", "targets", "mask", "global_logits", "features", "global_features")
         values = {name: getattr(batch, name) for name in rows}
         cut = replace(batch, **{name: value[:REAL] for name, value in values.items() if value is not None})

@@ -1,8 +1,7 @@
 """What an algorithm's hooks are given when they are checked: a network, a server and clients, made up."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +35,7 @@ class Round:
     global_features: Tensor
 
     @classmethod
-    def make_up(cls, algorithm: Algorithm) -> Round:
+    def make_up(cls, algorithm: Algorithm) -> Self:
         generator = torch.Generator().manual_seed(0)
 
         def normal(*shape: int) -> Tensor:

@@ -1,10 +1,9 @@
 """Scores of many models on one test split, computed together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, product
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -24,13 +23,13 @@ class Evaluation:
     mean_predictions: Tensor  # [models, true class, class]: mean probability, NaN where the split lacks the true class
     loss: Tensor  # [models]: mean cross-entropy
 
-    def __getitem__(self, which: slice | Tensor) -> Evaluation:
-        return Evaluation(self.confusion[which], self.mean_predictions[which], self.loss[which])
+    def __getitem__(self, which: slice | Tensor) -> Self:
+        return type(self)(self.confusion[which], self.mean_predictions[which], self.loss[which])
 
-    @staticmethod
-    def join(parts: list[Evaluation]) -> Evaluation:
+    @classmethod
+    def join(cls, parts: list[Self]) -> Self:
         columns = zip(*((part.confusion, part.mean_predictions, part.loss) for part in parts), strict=True)
-        return Evaluation(*(torch.cat(column) for column in columns))
+        return cls(*(torch.cat(column) for column in columns))
 
 
 def evaluate(
@@ -43,7 +42,7 @@ def evaluate(
     head: Callable[[slice], Head | None] | None = None,  # of some of the models; None: the network's own
 ) -> Evaluation:
     """Every model on the whole test split."""
-    size = budget.models
+    size, classes = budget.models, data.dataset.num_classes
     heads = [None if head is None else head(slice(at, at + size)) for at in range(0, len(params), size)]
     stacks = list(zip(params.split(size), buffers.split(size), heads, strict=True))
     samples = list(zip(data.test_inputs.split(budget.samples), data.test_targets.split(budget.samples), strict=True))
@@ -51,22 +50,17 @@ def evaluate(
     def work(
         model: StackedModel, item: tuple[tuple[Tensor, Tensor, Head | None], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, ...]:
-        (some, their_buffers, head), samples = item
-        inputs = scaling.apply(samples[0])
-        return _totals(model.evaluate(some, their_buffers, inputs, head), samples[1], data.dataset.num_classes)
+        """Sums over some samples: confusion counts, probabilities by true class, cross-entropy."""
+        (some, their_buffers, head), (inputs, targets) = item
+        log_probs = F.log_softmax(model.evaluate(some, their_buffers, scaling.apply(inputs), head), dim=-1)
+        true = F.one_hot(targets, classes).to(log_probs.dtype)  # [samples, classes]
+        predicted = F.one_hot(log_probs.argmax(-1), classes).to(log_probs.dtype)  # [models, samples, classes]
+        loss = -(log_probs * true).sum((1, 2), dtype=torch.float64)
+        return true.T @ predicted, true.T @ log_probs.exp(), loss
 
     parts = workers.map(torch.no_grad()(work), product(stacks, samples))
     of_stacks = (zip(*islice(parts, len(samples)), strict=True) for _ in stacks)
     totals = [[torch.stack(column).sum(0) for column in columns] for columns in of_stacks]
     confusion, probability, loss = (torch.cat(column) for column in zip(*totals, strict=True))
-    counts = F.one_hot(data.test_targets, data.dataset.num_classes).sum(0)
+    counts = F.one_hot(data.test_targets, classes).sum(0)
     return Evaluation(confusion, probability / counts[:, None], (loss / len(data.test_targets)).float())
-
-
-def _totals(logits: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over some samples: confusion counts, probabilities by true class, cross-entropy."""
-    log_probs = F.log_softmax(logits, dim=-1)
-    true = F.one_hot(targets, num_classes).to(log_probs.dtype)  # [samples, classes]
-    predicted = F.one_hot(log_probs.argmax(-1), num_classes).to(log_probs.dtype)  # [models, samples, classes]
-    loss = -(log_probs * true).sum((1, 2), dtype=torch.float64)
-    return true.T @ predicted, true.T @ log_probs.exp(), loss

@@ -28,7 +28,7 @@ class ClientEvaluator:
         parts, order = [], []
         for kind in sorted(set(kinds)):
             which = [row for row, value in enumerate(kinds) if value == kind]
-            models, scaling = (params[which], buffers[which]), self.data.pixels[kind[0]]
+            models, scaling = (params[which], buffers[which]), self.data.pixels(kind[0])
             received = None if kind[1] < 0 else partial(self._head, [lanes[row] for row in which], round_number)
             given = (self.workers, *models, self.data, scaling, self.budget, received)
             parts.append(self.budget.within(evaluate, *given))

@@ -1,10 +1,8 @@
 """How much to do at once: as many stacked clients as pay on this device and fit into its memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 import torch
 
@@ -31,7 +29,7 @@ class MemoryBudget:
     @classmethod
     def for_model(
         cls, model: StackedModel, device: torch.device, input_shape: tuple[int, ...], batch_size: int
-    ) -> MemoryBudget:
+    ) -> Self:
         """What suits the device; on a GPU by its size, not by what is free now, so that it is the same each time."""
         if device.type == "cpu":
             # Measured on two cores: stacked matrix products beat a loop, stacked convolutions do not.

@@ -1,14 +1,12 @@
 """Runs as lanes of one engine: what each of them carries from round to round, stacked."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -140,7 +138,7 @@ class Own:
     has_head: bool  # whether the head is among them: then there is no global model to test
 
     @classmethod
-    def of(cls, algorithm: Algorithm, model: StackedModel, device: torch.device | str = "cpu") -> Own | None:
+    def of(cls, algorithm: Algorithm, model: StackedModel, device: torch.device | str = "cpu") -> Self | None:
         """None where everything travels. Buffers stay with the layer whose parameters all stay."""
         if not overrides(algorithm, "travels"):
             return None
@@ -247,9 +245,6 @@ class LaneStack:
             names = [name for name in states[which[0]] if name.startswith(prefix)]
             return {name.removeprefix(prefix): torch.stack([states[lane][name] for lane in which]) for name in names}
 
-        def here(prefix: str) -> dict[str, Tensor]:
-            return {name: value.to(self.device) for name, value in stacked(prefix).items()}
-
         lane, algorithm, auxiliary = self.lanes[which[0]], self.lanes[which[0]].algorithm, None
         if algorithm.auxiliary_samples:
             seeds = [self.lanes[lane].spec.seed for lane in which]
@@ -257,10 +252,10 @@ class LaneStack:
             auxiliary = torch.from_numpy(np.stack(places)).to(self.device)
         kept = stacked("client.")
         home = self.device if data.has_room_for(sum(value.nbytes for value in kept.values())) else torch.device("cpu")
-        kept = {name: value.to(home) for name, value in kept.items()}
-        states_here = (here("server."), here("select."), kept)
+        parts = ((stacked("server."), self.device), (stacked("select."), self.device), (kept, home))
+        server, select, kept = ({name: value.to(place) for name, value in part.items()} for part, place in parts)
         own = Own.of(algorithm, self.model, self.device)
-        return Segment(algorithm, lane.selection, slice(which[0], which[-1] + 1), *states_here, auxiliary, own)
+        return Segment(algorithm, lane.selection, slice(which[0], which[-1] + 1), server, select, kept, auxiliary, own)
 
     def move(self, params: Tensor, buffers: Tensor, round_number: int) -> None:
         """The next global models, ``[lanes, ...]``, and their averages over rounds."""

@@ -38,10 +38,9 @@ class BatchContext:
         """Hold on to nothing of a batch that is through."""
         self.mask = self.dropout_key = self.features = None
 
-
-def keep_features(context: BatchContext, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Notes the input of the head."""
-    context.features = inputs[0]
+    def keep_features(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """Note the input of the head."""
+        self.features = inputs[0]
 
 
 class FrozenBatchNorm(nn.Module):

@@ -1,12 +1,10 @@
 """Many copies of one network as one tensor: parameters ``[copies, parameters]``, inputs ``[copies, samples, ...]``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,13 +16,7 @@ from fedga.algorithms.parameters import Layout, Parameters
 from fedga.common.mapping import why_not_mapped
 from fedga.common.tracing import format_error
 from fedga.engine.gpu.layers import StackedConv2d
-from fedga.engine.stack.layers import (
-    KeyedDropout,
-    MaskedBatchNorm,
-    keep_features,
-    keeps_own_buffers,
-    prepare_for_padding,
-)
+from fedga.engine.stack.layers import KeyedDropout, MaskedBatchNorm, keeps_own_buffers, prepare_for_padding
 from fedga.errors import FedGAError
 
 
@@ -191,7 +183,7 @@ class StackedModel:
 
         return max(saved(3) - saved(2), torch.Size(input_shape).numel() * 4)
 
-    def to(self, device: torch.device) -> StackedModel:
+    def to(self, device: torch.device) -> Self:
         self._module.to(device)
         return self
 
@@ -234,8 +226,8 @@ class StackedModel:
                 "torch.nn.Linear"
             )
         # No closure: a copy of the network has a context of its own.
-        noting = partial(keep_features, self._context)
-        self._module.get_submodule(self.params.head_layer).register_forward_pre_hook(noting)
+        head = self._module.get_submodule(self.params.head_layer)
+        head.register_forward_pre_hook(self._context.keep_features)
         self._keeps_features = True
 
     def _call(self, state: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:

@@ -264,7 +264,7 @@ def _partition_data(config: ConfigRecord, spec: RunSpec) -> ClientData:
     device = choose_device(str(config.get("device", "auto")))
     data = _device_data(dataset, device)
     places = torch.from_numpy(federation.client(wire.whole(config, "client"))).to(device)
-    return ClientData(data, places, data.pixels[spec.standardize])
+    return ClientData(data, places, data.pixels(spec.standardize))
 
 
 # --- at a site -------------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def _site_data_of(context: Context, config: ConfigRecord, content: RecordDict, s
         raise FedGAError("the server names no classes: its fedga is older or newer than the one here")
     names, device = tuple(map(str, classes)), str(node.get("device", "auto"))
     data = _site_data(str(node["data"]), names, _label_column(context), device)
-    scaling = data.pixels[False]
+    scaling = data.pixels(False)
     if standardize:
         try:
             pixels = read_arrays(content, wire.PIXELS, declared_pixels(data.train_inputs.shape[1]))
