@@ -1,7 +1,7 @@
 """The one exception a user's input can cause."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _MOST_LISTED = 50  # names in one sentence
 
@@ -26,6 +26,12 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedGAError:
     hint = f": did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(known[:_MOST_LISTED]) + ", …" * (len(known) > _MOST_LISTED)
     return FedGAError(f"unknown {kind} {quoted(name)}{hint} (known: {listed})")
+
+
+def check_known(kind: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that is none of these."""
+    if name not in known:
+        raise unknown_name(kind, name, known)
 
 
 def quoted(text: object, most: int = 80) -> str:

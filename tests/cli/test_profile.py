@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedga.cli import progress
+from fedga.cli import training
 from fedga.engine.profile import PHASES
 from tests.cli.program import SMALL, done, fedga
 
@@ -90,13 +91,13 @@ def test_single_round() -> None:
 def test_interrupted_run_still_tells(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def call(self: progress.StopRequest) -> bool:
+    def call() -> bool:
         calls.append(1)
         if len(calls) > 3 and how == "at once":
             raise KeyboardInterrupt
         return len(calls) > 3
 
-    monkeypatch.setattr(progress.StopRequest, "__call__", call)
+    monkeypatch.setattr(training, "stop_request", lambda: nullcontext(call))
     monkeypatch.setattr(threading, "active_count", lambda: 1)  # else an interrupt ends the whole process
     stopped = fedga(f"run {SMALL} --rounds 9 --algorithm fedga --profile --out out")
     assert stopped.code == 130

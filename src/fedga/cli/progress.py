@@ -15,39 +15,34 @@ from rich.text import Text
 
 from fedga.cli.console import err, say
 from fedga.report.series import setting_text
+from fedga.report.words import grouped
 from fedga.spec.settings import RunSpec
 
 if TYPE_CHECKING:
     from fedga.engine.server import LaneRound
-    from fedga.study.sweep import Observer
 
 LOG_EVERY_S = 10.0  # where there is no terminal to draw on
 
 
-class StopRequest:
-    """The first Ctrl-C lets the round finish and saves it; the second one stops at once."""
+@contextmanager
+def stop_request() -> Iterator[Callable[[], bool]]:
+    """Whether to stop: the first Ctrl-C lets the round finish and saves it; the second one stops at once."""
+    asked = False
 
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __call__(self) -> bool:
-        return self.asked
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
             raise KeyboardInterrupt
-        self.asked = True
+        asked = True
         with suppress(RuntimeError):  # the signal came in the middle of another line: that one is worth more
             say("stopping after this round; press Ctrl-C again to stop at once")
 
-    @contextmanager
-    def listening(self) -> Iterator[StopRequest]:
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _TwoLines(bars.Progress):
@@ -63,8 +58,7 @@ class _TwoLines(bars.Progress):
 class SweepProgress:
     """Turns what a sweep reports into a bar; on a plain stream, into a line now and then."""
 
-    def __init__(self, specs: Sequence[RunSpec], axes: Sequence[str], finished: int, stop: StopRequest) -> None:
-        self.stop = stop
+    def __init__(self, specs: Sequence[RunSpec], axes: Sequence[str], finished: int) -> None:
         self.wanted = {spec.run_id for spec in specs}
         self.axes = [name for name in axes if name not in ("algorithm", "seed")]
         self.total = sum(spec.rounds for spec in specs)
@@ -73,18 +67,13 @@ class SweepProgress:
         self.done, self.logged = finished, time.monotonic()
         self.latest: dict[str, tuple[str, float]] = {}
 
-    def observer(self) -> Observer:
-        from fedga.study.sweep import Observer
-
-        return Observer(self._started, self._advanced, say, self.stop)
-
-    def _started(self, specs: Sequence[RunSpec], rounds: int) -> None:
+    def started(self, specs: Sequence[RunSpec], rounds: int) -> None:
         self.latest = {}
         if rounds:
             say(f"continuing {len(specs)} run{'s' * (len(specs) != 1)} after round {rounds}")
             self.done += sum(rounds for spec in specs if spec.run_id in self.wanted)
 
-    def _advanced(self, specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
+    def advanced(self, specs: Sequence[RunSpec], rounds: Sequence[LaneRound]) -> None:
         for spec, result in zip(specs, rounds, strict=True):
             if spec.run_id not in self.wanted:  # of an earlier command, in the same group
                 continue
@@ -106,10 +95,8 @@ class SweepProgress:
 
     def _accuracies(self) -> str:
         """The mean over the runs of every algorithm and preset."""
-        by_label: dict[str, list[float]] = {}
-        for label, accuracy in self.latest.values():
-            by_label.setdefault(label, []).append(accuracy)
-        return "  ".join(f"{label} {sum(values) / len(values):.3f}" for label, values in by_label.items())
+        by_label = grouped(self.latest.values(), lambda latest: latest[0]).items()
+        return "  ".join(f"{label} {sum(accuracy for _, accuracy in of) / len(of):.3f}" for label, of in by_label)
 
 
 def _bar(*further: bars.ProgressColumn, kind: type[bars.Progress] = bars.Progress) -> bars.Progress:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedga.cli.console import err, fail, say
-from fedga.cli.progress import StopRequest, SweepProgress, decoding
+from fedga.cli.progress import SweepProgress, decoding, stop_request
 from fedga.cli.usage import check_data_dir, check_data_variable
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, check_known
 from fedga.spec.grid import Provenance
 from fedga.spec.kinds import Number
 from fedga.spec.settings import RunSpec
@@ -69,8 +69,7 @@ class Program:
     def on_flower(self) -> bool:
         """Whether clients are trained by Flower; refused where that is not installed."""
         engine = self.engine or ENGINES[0]
-        if engine not in ENGINES:
-            raise unknown_name("engine", engine, ENGINES)
+        check_known("engine", engine, ENGINES)
         if engine == "flower":
             from fedga.flower import require_flower
 
@@ -123,12 +122,12 @@ def train(
     """Train what the folder does not have yet, with a bar; Ctrl-C ends the program after the round it is in."""
     from fedga.report.tables import settings_table
     from fedga.store.store import Store
-    from fedga.study.sweep import Interrupted, run_sweep
+    from fedga.study.sweep import Interrupted, Observer, run_sweep
 
     specs, preparation, device, on_flower = prepared.specs, prepared.preparation, prepared.device, program.on_flower
     if is_archive(folder):
         raise FedGAError(f"{str(folder)!r} is an archive of results, for reports only: give another --out to train")
-    with Store(folder) as store, StopRequest().listening() as stop:
+    with Store(folder) as store, stop_request() as stop:
         runs = store.register(specs, preparation.fingerprints(specs), axes)  # refuses before anything is said
         if provenance:
             err.print(settings_table(provenance, width=err.width))
@@ -139,8 +138,8 @@ def train(
         say(f"{count} on {where}{already if finished else ''}; results go to {folder}")
         for hint in preparation.hints(specs):
             say(hint)
-        shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in finished), stop)
-        common: dict[str, Any] = {"axes": axes, "observer": shown.observer()}
+        shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in finished))
+        common: dict[str, Any] = {"axes": axes, "observer": Observer(shown.started, shown.advanced, say, stop)}
         try:
             with tracking(program.trackers, folder, say), _profiling(prepared.watch, folder), shown.bar:
                 if on_flower:

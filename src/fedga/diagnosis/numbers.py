@@ -14,7 +14,7 @@ import numpy as np
 from fedga.common.spreadsheet import text_cell
 from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import Errors
-from fedga.diagnosis.verdict import KIND_NAMES, kind_of, percent
+from fedga.diagnosis.verdict import KIND_NAMES, kind_of, percent, worst_of
 from fedga.errors import FedGAError
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.summary import number_text
@@ -85,7 +85,7 @@ def site_rows(found: Diagnosis) -> list[Record]:
     rows = []
     for at, name in enumerate(found.site_names):
         errors = found.sites.at(at)
-        worst = worst_class(errors)
+        worst = worst_of(errors.asymmetry, errors.enough & ~np.isnan(errors.asymmetry))
         row: Record = {"site": name, "samples": int(errors.samples.sum()), "accuracy": float(errors.overall_accuracy)}
         row |= {"classes": int((errors.samples > 0).sum()), "ea_ratio": float(errors.ratio)}
         row["worst_class"] = None if worst is None else found.class_names[worst]
@@ -106,13 +106,6 @@ def cell_rows(found: Diagnosis) -> list[Record]:
         for site, errors in ((site, found.sites.at(at)) for at, site in enumerate(found.site_names))
         for of_class in np.flatnonzero(errors.samples).tolist()
     ]
-
-
-def worst_class(errors: Errors) -> int | None:
-    """The class of the highest EA, where there are enough samples of it."""
-    scores = np.where(errors.enough & ~np.isnan(errors.asymmetry), errors.asymmetry, -np.inf)
-    worst = int(np.argmax(scores))
-    return worst if scores[worst] > -np.inf else None
 
 
 def _errors(errors: Errors, at: int) -> Record:

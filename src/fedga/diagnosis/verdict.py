@@ -74,30 +74,30 @@ def judge(
         kind = "rare class" if rare[at] else "class"
         return f"the {kind} “{class_names[at]}”" + " (never trained on)" * bool(missing[at])
 
-    if (worst := _worst(everywhere.least, is_forgotten(everywhere))) is not None:
+    if (worst := worst_of(everywhere.least, is_forgotten(everywhere))) is not None:
         site = _worst_site(everywhere, sites, worst)
         where = "" if site is None else f", most of all at {site_names[site]}"
         headline = f"Yes: this model forgets {called(worst)}, {_missed(everywhere, worst)}{where}."
         return Verdict("forgotten", headline, worst, site)
-    if sites is not None and (pair := _worst(sites.least, is_forgotten(sites))) is not None:
+    if sites is not None and (pair := worst_of(sites.least, is_forgotten(sites))) is not None:
         site, worst = divmod(pair, len(class_names))
         there = f"which is there {_missed(sites.at(site), worst)}"
         headline = f"Not everywhere, but at {site_names[site]} this model forgets {called(worst)}, {there}."
         return Verdict("at a site", headline, worst, site)
-    large = everywhere.missed >= LEAST_MISSED
-    if (worst := _worst(everywhere.least, everywhere.enough & (everywhere.asymmetry >= FORGOTTEN) & large)) is not None:
+    unsure = everywhere.enough & (everywhere.asymmetry >= FORGOTTEN) & (everywhere.missed >= LEAST_MISSED)
+    if (worst := worst_of(everywhere.least, unsure)) is not None:
         seems = f"{called(worst)} seems to be forgotten, {_missed(everywhere, worst)}"
         return Verdict("unclear", f"Perhaps: {seems}, but the samples are too few to be sure.", worst)
     # So few samples may always be missed by `LEAST_MISSED`.
     not_judged = ~everywhere.enough & (everywhere.samples > 0) & ~(everywhere.high < FORGOTTEN)
-    if (worst := _worst(everywhere.asymmetry, not_judged)) is not None:
+    if (worst := worst_of(everywhere.asymmetry, not_judged)) is not None:
         samples = int(everywhere.samples[worst])
         few = f"{samples:,} samples of {called(worst)} are" if samples != 1 else f"1 sample of {called(worst)} is"
         return Verdict("unclear", f"Cannot tell: only {few} too few to say whether it is forgotten.", worst)
     return Verdict("fair", _fair(class_names, everywhere))
 
 
-def _worst(scores: np.ndarray, chosen: np.ndarray) -> int | None:
+def worst_of(scores: np.ndarray, chosen: np.ndarray) -> int | None:
     """Where the score is highest of those chosen; one that is not known counts as 0."""
     if not chosen.any():
         return None
@@ -111,7 +111,7 @@ def _missed(errors: Errors, at: int) -> str:
 
 
 def _fair(class_names: Sequence[str], errors: Errors) -> str:
-    worst = _worst(errors.asymmetry, ~np.isnan(errors.asymmetry))
+    worst = worst_of(errors.asymmetry, ~np.isnan(errors.asymmetry))
     if worst is None:
         return "No: this model makes no errors at all here, so that none can be uneven."
     if errors.asymmetry[worst] >= FORGOTTEN:

@@ -151,8 +151,13 @@ def save(figure: Figure, path: str | os.PathLike[str], kinds: Sequence[str] = ("
         drawn = io.BytesIO()
         with drawing():
             figure.savefig(drawn, format=kind, dpi=DPI, metadata=_ANONYMOUS[kind])
-        try:
-            write_whole(file, drawn.getvalue())
-        except OSError as error:
-            raise FedGAError(f"the picture {str(file)!r} cannot be written: {error.strerror or error}") from error
+        write_named("picture", file, drawn.getvalue())
     return written
+
+
+def write_named(kind: str, path: Path, content: bytes | str) -> Path:
+    """Write the file whole or not at all; where that fails, a sentence says which picture or table it is."""
+    try:
+        return write_whole(path, content)
+    except OSError as error:
+        raise FedGAError(f"the {kind} {str(path)!r} cannot be written: {error.strerror or error}") from error

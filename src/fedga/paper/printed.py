@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from fedga.errors import unknown_name
+from fedga.errors import check_known
 from fedga.spec.catalog import dataset_name
 
 SCORE_TABLES = ("main", "at_80")
@@ -66,8 +66,7 @@ def printed_score(
     >>> printed_score("at_80", "mnist", 0.05, "fedga").mean
     0.9
     """
-    if which not in SCORE_TABLES:
-        raise unknown_name("printed table", which, SCORE_TABLES)
+    check_known("printed table", which, SCORE_TABLES)
     return _cells(which).get((STAND_IN.get(dataset, dataset), alpha, printed_algorithm(algorithm), metric))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedga.common.files import read_text
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, check_known
 from fedga.spec.grid import build_sweep
 from fedga.spec.presets import STRONG, preset_settings
 from fedga.spec.settings import RunSpec
@@ -58,8 +58,7 @@ class Scope:
     algorithms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise unknown_name("scale", self.scale, SCALES)
+        check_known("scale", self.scale, SCALES)
 
 
 @dataclass(frozen=True)
@@ -173,9 +172,8 @@ LEARNING_RATES = tuple(part.settings["lr"] for part in EXPERIMENTS["tuning"].par
 
 def experiments_in(name: str, scope: Scope) -> list[Experiment]:
     """The experiment of that name; for ``all``, those that have a data set in the scope."""
+    check_known("experiment", name, [*EXPERIMENTS, "all"])
     if name != "all":
-        if name not in EXPERIMENTS:
-            raise unknown_name("experiment", name, [*EXPERIMENTS, "all"])
         return [EXPERIMENTS[name]]
     if not scope.datasets or scope.scale == "quick":
         return list(EXPERIMENTS.values())

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from fedga.common.files import write_whole
 from fedga.common.spreadsheet import text_cells
-from fedga.drawing.style import save
-from fedga.errors import FedGAError
+from fedga.drawing.style import save, write_named
 from fedga.report.documents import NOTHING, Cell, Section, Table
 from fedga.report.terminal import Column, TitledTable, make_table
 
@@ -143,7 +141,8 @@ def terminal(table: Table, *, width: int | None = None) -> TitledTable:
 def write_table(table: Table, folder: str | os.PathLike[str]) -> list[Path]:
     """Write ``folder/<name>`` as ``.md``, ``.tex`` and ``.csv``, each whole or not at all."""
     kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": comma_separated}
-    return [_write(Path(folder) / f"{table.name}.{kind}", text_of(table)) for kind, text_of in kinds.items()]
+    paths = {kind: Path(folder) / f"{table.name}.{kind}" for kind in kinds}
+    return [write_named("table", paths[kind], text_of(table)) for kind, text_of in kinds.items()]
 
 
 def write_section(section: Section, folder: str | os.PathLike[str]) -> list[Path]:
@@ -210,10 +209,3 @@ def _is_numeric(table: Table, column: int) -> bool:
 
 def _sentence(text: str) -> str:
     return text if not text or text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _write(path: Path, text: str) -> Path:
-    try:
-        return write_whole(path, text)
-    except OSError as error:
-        raise FedGAError(f"the table {str(path)!r} cannot be written: {error.strerror or error}") from error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedga.errors import FedGAError, needs_extra, unknown_name
+from fedga.errors import FedGAError, check_known, needs_extra
 
 SERVICES = ("mlflow", "tensorboard", "wandb")  # each is the name of its package, too
 LOG_NAME = "tracking.log"
@@ -31,8 +31,7 @@ def parse_services(text: str) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
-        if name not in SERVICES:
-            raise unknown_name("tracker", name, SERVICES)
+        check_known("tracker", name, SERVICES)
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # a folder of that name, which these services leave, is no package
             raise needs_extra(name, "track", f"--track {name}")

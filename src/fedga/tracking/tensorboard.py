@@ -38,10 +38,8 @@ class Tracker(Service):
         self.files[run.run_id] = self.home / f"{safe}{ending}" / f"events.out.tfevents.{time.time_ns()}.fedga"
         self.files[run.run_id].parent.mkdir(parents=True)
         hparams = self.struct.Struct()
-        numbers = (bool, int, float)
-        hparams.update(
-            {name: each if isinstance(each, numbers) else setting_text(each) for name, each in run.config.items()}
-        )
+        settings = run.config.items()
+        hparams.update({name: of if isinstance(of, int | float) else setting_text(of) for name, of in settings})
         info = {"group_name": run.run_id, "start_time_secs": time.time(), "hparams": dict(hparams.fields)}
         start = self.event.SessionLog(status=self.event.SessionLog.START)
         self._write(

@@ -13,7 +13,7 @@ from fedga.cli.console import out, say
 from fedga.cli.progress import decoding
 from fedga.cli.training import own_option
 from fedga.cli.usage import check_data_dir
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, check_known
 from fedga.spec.kinds import Number
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def diagnose(
 
         fedga diagnose runs/digits-0f3a/models/digits-fedavg.safetensors
     """
-    if format not in _FORMATS:
-        raise unknown_name("format", format, _FORMATS)
+    check_known("format", format, _FORMATS)
     from fedga.diagnosis.numbers import check_target
 
     check_data_dir(data_dir)

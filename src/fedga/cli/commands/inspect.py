@@ -5,7 +5,6 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, own_option
 from fedga.cli.usage import check_data_dir
 from fedga.common.spreadsheet import text_cell
-from fedga.errors import FedGAError, quoted, unknown_name
+from fedga.errors import FedGAError, check_known, quoted
 from fedga.report.terminal import Column, make_table
 from fedga.spec.kinds import Number
 from fedga.store.archive import opened, write_archive
@@ -37,7 +36,7 @@ def results(
     summary: Annotated[bool, typer.Option("--summary", help="One row per setting, means over seeds.")] = False,
 ) -> None:
     """Print one row per run and evaluated round; with --summary, the table that ends a run."""
-    _check_format(format)
+    check_known("format", format, FORMATS)
     if summary and format != "table":
         raise FedGAError(f"--summary is a table: leave out --format {format}, or leave out --summary")
     with opened(folder, say) as here:
@@ -79,11 +78,6 @@ def report(
     if files:
         say(f"tables: {page.parent / 'tables'}; figures: {page.parent / 'figures'}")
     say(f"the page: {page}")
-
-
-def _check_format(format: str, known: Sequence[str] = FORMATS) -> None:  # noqa: A002
-    if format not in known:
-        raise unknown_name("format", format, known)
 
 
 def archive(
@@ -153,7 +147,7 @@ def evaluate_model(
 ) -> None:
     """Read a saved model back and evaluate it on a test split."""
     check_data_dir(data_dir)
-    _check_format(format, ("table", "json"))
+    check_known("format", format, ("table", "json"))
     from fedga.data import load_dataset
     from fedga.engine.device_data import DeviceData
     from fedga.engine.evaluation.evaluate import evaluate
@@ -229,7 +223,7 @@ def algorithms(
     from fedga.report.combinable import combinable_rows, combinable_table
     from fedga.report.costs import algorithms_rows, algorithms_table
 
-    _check_format(format)
+    check_known("format", format, FORMATS)
     number = int(Number(whole=True, least=2, most=_MOST_CLASSES).parse("--classes", classes) or 0)
     parameters = _parameters(model, shape, number)
     mine, asked = own_algorithms(), None if names is None else [name.strip() for name in names.split(",")]

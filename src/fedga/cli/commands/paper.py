@@ -9,9 +9,8 @@ from rich.text import Text
 
 from fedga.cli.console import err, out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
-from fedga.cli.usage import check_data_dir
 from fedga.data.sources import is_here
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, check_known
 from fedga.paper import EXPERIMENTS, MOMENTS, SCALES, Experiment, Scope, all_runs, experiments_in, remember
 from fedga.report.documents import Section
 from fedga.report.terminal import Column, make_table
@@ -52,8 +51,7 @@ def paper(
     if name is None:
         _print_list()
         return
-    if at not in MOMENTS:
-        raise unknown_name("moment of --at", at, MOMENTS)
+    check_known("moment of --at", at, MOMENTS)
     written = {"dataset": datasets, "alpha": alphas, "seed": seeds, "algorithm": algorithms}
     scope = Scope(scale, *(_values(setting, f"--{setting}s", text) for setting, text in written.items()))
     experiments = experiments_in(name, scope)
@@ -63,7 +61,6 @@ def paper(
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = program.out or Path(f"paper-{scale}")
     runs = all_runs(experiments, scope)
-    check_data_dir(data_dir)
     _refuse_missing(runs, data_dir, quick=scale == "quick")
     prepared = prepare(runs, program) if runs else None
     remember(folder, experiments, scope)  # before training, so that a report of what there is has its sections

@@ -220,12 +220,8 @@ def ranking_table(agreement: Agreement) -> Table:
         here, there = ranking.order(ranking.ours), ranking.order(ranking.printed)
         shown = Cell(agreement.printed_text(ranking.cells[0], there), there)
         winner = Cell("yes" if ranking.same_winner else "no", str(ranking.same_winner).lower())
-        rows.append(
-            (
-                ranking.cells[0].panel,
-                (Cell(here, here), shown, winner, number_cell(number_text(ranking.tau, True), ranking.tau)),
-            )
-        )
+        tau = number_cell(number_text(ranking.tau, True), ranking.tau)
+        rows.append((ranking.cells[0].panel, (Cell(here, here), shown, winner, tau)))
     if not rows:
         raise FedGAError("there is nothing to rank: no data set and α has finished runs of two printed algorithms")
     title = f"Algorithms by {agreement.reading.heading}, here and in {TABLES[agreement.which]}"
@@ -238,14 +234,13 @@ def agreement_summary(found: Sequence[Agreement], name: str, algorithms: Sequenc
     rows = []
     for one in found:
         ranked = rankings(one)
-        tau = mean(np.array([ranking.tau for ranking in ranked]))
+        mean_tau = mean(np.array([ranking.tau for ranking in ranked]))
+        tau = number_cell(number_text(mean_tau, True), mean_tau)
         within = Cell(f"{one.within} of {one.compared}", float(one.within)) if one.compared else Cell(NOTHING)
         bias = number_cell(signed(one.bias, 3), one.bias)
         same = Cell(f"{sum(of.same_winner for of in ranked)} of {len(ranked)}") if ranked else Cell(NOTHING)
         names = listed(list(dict.fromkeys(dataset_name(cell.panel.dataset) for cell in one.cells)))
-        rows.append(
-            (Cell(names), Cell(one.reading.moment), within, bias, same, number_cell(number_text(tau, True), tau))
-        )
+        rows.append((Cell(names), Cell(one.reading.moment), within, bias, same, tau))
     headings = ("data set", "read", "cells within", "mean difference", "same winner", "mean τ")
     caption = f"Accuracy of {listed(algorithms)}. Within: no farther than 0.01 or two pooled deviations."
     stand_in = stand_in_text(cell.panel.dataset for one in found for cell in one.cells)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedga.drawing.style import algorithm_rank
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, check_known
 from fedga.measures.columns import COLUMNS
 from fedga.report.curves import Curve, deviation, mean, median
 from fedga.report.documents import NOTHING, Cell, Table
@@ -31,10 +31,9 @@ class Reading:
     model: str = "last"
 
     def __post_init__(self) -> None:
-        given = (("metric", self.metric, METRICS), ("moment", self.at, MOMENTS), ("model", self.model, MODELS))
-        for kind, value, known in given:
-            if value not in known:
-                raise unknown_name(kind, value, known)
+        check_known("metric", self.metric, METRICS)
+        check_known("moment", self.at, MOMENTS)
+        check_known("model", self.model, MODELS)
 
     @property
     def heading(self) -> str:

@@ -155,26 +155,15 @@ def _metric(name: str) -> dict[str, Any]:
 
 def _place(place: Scenario, lines: _Lines) -> dict[str, Any]:
     shown = shown_cohorts(place.cohorts, _DEFAULT_LINES)
-    return {
-        "dataset": place.dataset_label,
-        "alpha": place.alpha_label,
-        "cohorts": [
-            {
-                "name": cohort.name,
-                "shown": int(cohort in shown),
-                "members": [
-                    {
-                        "name": member.name,
-                        "label": cohort.label(member),
-                        **svg_style(member.style),
-                        "runs": [lines.at[curve.run_id] for curve in member.series.curves],
-                    }
-                    for member in cohort.members
-                ],
-            }
-            for cohort in place.cohorts
-        ],
-    }
+    cohorts = []
+    for cohort in place.cohorts:
+        members = []
+        for member in cohort.members:
+            named = {"name": member.name, "label": cohort.label(member)}
+            runs = [lines.at[curve.run_id] for curve in member.series.curves]
+            members.append({**named, **svg_style(member.style), "runs": runs})
+        cohorts.append({"name": cohort.name, "shown": int(cohort in shown), "members": members})
+    return {"dataset": place.dataset_label, "alpha": place.alpha_label, "cohorts": cohorts}
 
 
 def _runs(study: Study, lines: _Lines, *, with_names: bool) -> list[list[Any]]:
