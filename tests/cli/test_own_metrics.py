@@ -12,8 +12,8 @@ import torch
 from fedga import FedGAError, simulate
 from fedga.data import load_dataset, make_federation
 from fedga.engine.evaluation.evaluate import Evaluation
-from fedga.engine.evaluation.metrics import BUILT_IN
 from fedga.measures import scores
+from fedga.measures.columns import COLUMNS
 from fedga.report.curves import read_curves
 from fedga.store.records import METRICS
 from tests.cli.program import SMALL, fedga
@@ -85,7 +85,7 @@ def test_a_wrong_metric_is_refused_before_anything_is_trained(project: Path, bod
 
 
 def test_the_names_that_cannot_be_had_are_those_that_are_recorded() -> None:
-    assert set(BUILT_IN) == set(METRICS)
+    assert set(COLUMNS) == {*METRICS, "client_accuracy"}
 
 
 def test_a_built_in_name_is_refused(project: Path) -> None:

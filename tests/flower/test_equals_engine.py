@@ -20,12 +20,12 @@ from fedga.algorithms.parameters import Parameters
 from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.data.federation import Dataset
 from fedga.engine.device_data import DeviceData
-from fedga.engine.evaluation.metrics import OF_CLIENTS
 from fedga.errors import FedGAError
 from fedga.flower import client_app, wire
 from fedga.flower.in_process import _Clients
 from fedga.flower.server.remote import RemoteEngine
 from fedga.flower.server.roster import Roster
+from fedga.measures.columns import OF_CLIENTS
 from fedga.spec.settings import SERVERS
 from tests.engine.runs import EXACT, TELLING, Mixing, make_lane, train
 from tests.flower.loopback import Loopback

@@ -48,8 +48,10 @@ _OF_MODELS = (
 )
 _MIX = "Client accuracy: of the clients' own models, each by its own label mix; mean over all clients."
 _OWN_MIX: Any = {"bounded": True, "explanation": _MIX}
-_OF_CLIENTS = (
+_OF_OWN_MODELS = (
     MetricColumn("client_accuracy", "accuracy of clients' own models", "client accuracy", "all clients", **_OWN_MIX),
+)
+_OF_CLIENTS = (
     MetricColumn("client_ea_ratio", "EA ratio of clients' models", "clients' EA ratio", CLIENTS, False, ratio=True),
     MetricColumn("forgetting_frequent", "accuracy lost on frequent classes", "lost on frequent", **_LOST),
     MetricColumn("forgetting_rare", "accuracy lost on rare classes", "lost on rare", **_LOST),
@@ -63,8 +65,9 @@ def _averaged(column: MetricColumn) -> MetricColumn:
     return replace(column, name=name, title=title, heading=heading, measured_on=AVERAGED_MODEL)
 
 
-_EVERY = (*_OF_MODELS, *map(_averaged, _OF_MODELS), *_OF_CLIENTS)
+_EVERY = (*_OF_MODELS, *map(_averaged, _OF_MODELS), *_OF_OWN_MODELS, *_OF_CLIENTS)
 COLUMNS: Mapping[str, MetricColumn] = {column.name: column for column in _EVERY}
+OF_MODELS, OF_CLIENTS = (tuple(column.name for column in some) for some in (_OF_MODELS, _OF_CLIENTS))
 
 
 def metric_column(name: str) -> MetricColumn:

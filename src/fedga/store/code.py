@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedga.errors import FedGAError, quoted
+from fedga.measures.columns import COLUMNS
 from fedga.plugins import KINDS, Plugin, parts
 from fedga.spec.settings import PARTITIONS, SERVERS, RunSpec, parse_selection
 from fedga.store.database import reading
 from fedga.store.digests import Digests, has_table, seal_rows
-from fedga.store.records import METRICS
 
 
 def own_code(specs: Iterable[RunSpec], *, measured: bool = False) -> dict[Plugin, str]:
@@ -32,7 +32,7 @@ def own_code(specs: Iterable[RunSpec], *, measured: bool = False) -> dict[Plugin
         strange = names - set(ours)
         used += [part for name, part in parts(kind, ours, installed=bool(strange)).items() if name in strange]
     used += [part for name in sorted({spec.model for spec in specs}) if (part := own_model(name))]
-    used += parts("metrics", METRICS).values() if measured else []
+    used += parts("metrics", COLUMNS).values() if measured else []
     return {part: part.digest() for part in used}
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from fedga.measures.columns import OF_CLIENTS, OF_MODELS
 from fedga.store.digests import Digests, Row, enter, has_table, rows_digest
-from fedga.store.records import AVERAGED, METRICS, OF_CLIENTS, SHOWN, RoundMetrics
+from fedga.store.records import AVERAGED, METRICS, RoundMetrics
 
 # Columns that are read together have a digest of their own: a table of results reads the first few alone.
-GROUPS = {"shown": SHOWN, "averaged": AVERAGED, "clients": OF_CLIENTS}
+GROUPS = {"shown": OF_MODELS, "averaged": AVERAGED, "clients": OF_CLIENTS}
 _ALL = tuple(GROUPS)
 TABLES = {"metrics": ("run", "round", *METRICS), "own_metrics": ("run", "round", "name", "value")}
 MetricRows = tuple[np.ndarray, list[Row]]  # round and built-in ones [rows, 1 + columns]; round, name, value of others

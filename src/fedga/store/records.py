@@ -10,12 +10,11 @@ from typing import Self
 import numpy as np
 
 from fedga.data.formats.npz import unpack_npz
+from fedga.measures.columns import OF_CLIENTS, OF_MODELS
 from fedga.spec.settings import RunSpec
 
-SHOWN = ("accuracy", "macro_f1", "balanced_accuracy", "ea_ratio", "loss")
-AVERAGED = tuple(f"averaged_{name}" for name in SHOWN)
-OF_CLIENTS = ("client_ea_ratio", "forgetting_frequent", "forgetting_rare", "forgetting_missing")
-METRICS = (*SHOWN, *AVERAGED, *OF_CLIENTS)  # the built-in ones
+AVERAGED = tuple(f"averaged_{name}" for name in OF_MODELS)
+METRICS = (*OF_MODELS, *AVERAGED, *OF_CLIENTS)  # those with a column in the file; all others are rows, like one's own
 
 
 @dataclass(frozen=True)

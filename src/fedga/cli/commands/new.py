@@ -26,9 +26,9 @@ from fedga import plugins
 from fedga.cli.console import say
 from fedga.common.files import write_whole
 from fedga.errors import FedGAError, quoted
+from fedga.measures.columns import COLUMNS
 from fedga.spec.catalog import find_source
 from fedga.spec.settings import PARTITIONS, SERVERS
-from fedga.store.records import METRICS
 
 app = typer.Typer(
     help="Start an algorithm, network, selection rule or another part of your own.\n\n"
@@ -150,7 +150,7 @@ def _check(template: Template, name: str, module: str, folder: Path) -> None:
         raise FedGAError(f"{long}: choose one of at most {LONGEST_NAME}")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or keyword.iskeyword(module) or module.endswith("_"):
         raise FedGAError(f"{name!r} cannot be a name: use letters, digits, - and _, such as focal-loss")
-    taken: dict[str, Collection[str]] = {"algorithms": ALGORITHMS, "models": MODELS, "metrics": METRICS}
+    taken: dict[str, Collection[str]] = {"algorithms": ALGORITHMS, "models": MODELS, "metrics": COLUMNS}
     taken |= {"partitions": PARTITIONS, "selections": SELECTIONS, "servers": SERVERS}
     if find_source(name) is not None if template.kind == "datasets" else name in taken[template.kind]:
         raise FedGAError(f"{name} is the name of a built-in {kind}: choose another name")

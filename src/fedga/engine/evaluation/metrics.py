@@ -11,11 +11,8 @@ from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.errors import FedGAError
 from fedga.measures import asymmetry
 from fedga.measures import scores as score
+from fedga.measures.columns import AVERAGED, COLUMNS, OF_CLIENTS
 
-OF_MODELS = ("accuracy", "macro_f1", "balanced_accuracy", "ea_ratio", "loss")
-OF_CLIENTS = ("client_ea_ratio", "forgetting_frequent", "forgetting_rare", "forgetting_missing")
-AVERAGED = "averaged_"  # before the name of a metric: that of the averaged model
-BUILT_IN = (*OF_MODELS, *(AVERAGED + name for name in OF_MODELS), *OF_CLIENTS)
 Metric = Callable[[Evaluation], Tensor]  # from what models did on the test split to one number per model, [models]
 
 
@@ -48,7 +45,7 @@ def scores(evaluation: Evaluation, prefix: str = "", further: Mapping[str, Metri
 
 def own_metrics() -> dict[str, Metric]:
     """The metrics that the project file names or installed packages offer, each tried on two made-up models."""
-    named = plugins.parts("metrics", BUILT_IN)
+    named = plugins.parts("metrics", COLUMNS)
     for name in named:
         check_name(name)
     found = {name: part.load() for name, part in named.items()}

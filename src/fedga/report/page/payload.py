@@ -16,14 +16,14 @@ import numpy as np
 
 from fedga.drawing.heatmap import RAMP, counts_summary
 from fedga.drawing.style import GAINED, LOST
-from fedga.measures.columns import metric_column
+from fedga.measures.columns import OF_MODELS, metric_column
 from fedga.report.curves import Curve, main_accuracy
 from fedga.report.page.overview import compared, shown_cohorts
 from fedga.report.page.study import Scenario, Study
 from fedga.report.page.svg import svg_style
 from fedga.report.series import setting_text
 from fedga.store.database import IDENTITY
-from fedga.store.records import AVERAGED, METRICS, SHOWN, ClientRound
+from fedga.store.records import AVERAGED, METRICS, ClientRound
 from fedga.store.results import telling_fields
 from fedga.store.store import Store
 
@@ -59,7 +59,7 @@ def pack(study: Study) -> dict[str, Any]:
         "lost": LOST,
         "gained": GAINED,
         # What stands before the round, the metrics after it, and the settings at the end, as `fedga results` has them.
-        "columns": [] if csv else [list(IDENTITY), [*SHOWN, *averaged], list(telling_fields(list(study.runs)))],
+        "columns": [] if csv else [list(IDENTITY), [*OF_MODELS, *averaged], list(telling_fields(list(study.runs)))],
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     said = {"rows": rows, "evaluated": bool(clients["evaluations"]), "thinned": lines.thinned, "digits": lines.digits}
