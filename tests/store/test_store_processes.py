@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fedga.common.files import leftovers
 from fedga.spec.settings import RunSpec
-from fedga.store.checkpoints import find_strays
+from fedga.store.checkpoints import CHECKPOINT_NAME
 from fedga.store.store import RoundMetrics, Store
 from tests.patience import PATIENCE_S
 
@@ -125,7 +126,7 @@ def test_what_a_process_killed_while_writing_leaves_is_found(tmp_path: Path, sta
     assert (worker.returncode, errors) == (-signal.SIGXFSZ, "")
     [left] = tmp_path.iterdir()
     assert left.stat().st_size == 4096
-    assert find_strays(tmp_path) == [left]
+    assert leftovers(tmp_path, CHECKPOINT_NAME) == [left]
 
 
 def test_a_killed_owner_is_taken_over_and_a_living_one_is_not(tmp_path: Path, start: Start) -> None:

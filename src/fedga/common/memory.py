@@ -37,14 +37,12 @@ def in_gb(size: int) -> str:
 
 
 def _left_on_machine() -> int | None:
-    try:
+    with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
-        try:
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):
-            return None
+    with suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 def _left_to_container() -> int | None:
@@ -64,12 +62,10 @@ def _left_to_container() -> int | None:
 
 def memory_left_to_process() -> int | None:
     """Bytes of address space below the limit of this process (``ulimit -v``); None without one."""
-    try:
+    with suppress(ImportError, OSError, ValueError):
         import resource
 
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit == resource.RLIM_INFINITY:
-            return None
-        return max(0, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
-    except (ImportError, OSError, ValueError):
-        return None
+        if limit != resource.RLIM_INFINITY:
+            return max(0, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
+    return None

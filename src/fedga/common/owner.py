@@ -4,8 +4,6 @@ Process numbers are recycled, so a process is known by its number and the moment
 another machine, after a restart or inside another container, so ``machine`` names all three.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -28,11 +26,11 @@ class Owner:
     started: str
 
     @classmethod
-    def this_process(cls) -> Owner:
+    def this_process(cls) -> "Owner":
         return cls(_machine(), os.getpid(), _started(os.getpid()) or "")
 
     @classmethod
-    def parse(cls, text: object) -> Owner:
+    def parse(cls, text: object) -> "Owner":
         """From its text; a ``ValueError`` for anything else, as damage or a stranger may leave it."""
         match = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
@@ -77,11 +75,9 @@ def _machine() -> str:
 
 def _started(pid: int) -> str | None:
     """The start of a running process in clock ticks; None if there is none, "" if the system does not say."""
-    try:
+    with suppress(OSError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]  # a zombie works no more
-    except (OSError, IndexError):
-        pass
     if os.name == "posix":  # elsewhere os.kill would end the process
         try:
             os.kill(pid, 0)

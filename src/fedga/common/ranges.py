@@ -87,7 +87,6 @@ class Number:
         return f"{text} (or none)" if self.none else text
 
     def check(self, where: str, value: Any) -> int | float | None:
-        """The value in canonical form, or a FedGAError that names ``where``."""
         if self.none and (value is None or (isinstance(value, str) and value.strip().lower() in OFF)):
             return None
         kind = numbers.Integral if self.whole else numbers.Real
@@ -110,7 +109,6 @@ class Number:
         return number + 0.0 if not self.whole else number  # -0.0 + 0.0 is 0.0: one zero, one run
 
     def parse(self, where: str, text: str) -> int | float | None:
-        """The value written as ``text`` on the command line."""
         text = text.strip()
         if self.none and text.lower() in OFF:
             return None

@@ -4,8 +4,6 @@ The header holds the SHA-256 of the whole file as it is with zeros in the digest
 and digest included, is noticed before a number is used. Version 0.1 wrote files without digests; those are still read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -35,12 +33,12 @@ class DamagedError(FedGAError):
 
 @dataclass(frozen=True)
 class Sealed:
-    tensors: dict[str, Tensor]
+    tensors: dict[str, "Tensor"]
     metadata: dict[str, str]  # without the digest
     has_digest: bool  # False: of version 0.1, or of somebody else
 
 
-def seal(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+def seal(tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str]) -> bytes:
     """The content of a file with its digest in it; equal tensors and metadata are equal bytes."""
     from safetensors.torch import save
 
@@ -50,12 +48,10 @@ def seal(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     described |= json.loads(bytes(content[_LENGTH:begin]))  # the library would write metadata in any order
     header = json.dumps(described, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    blank = (len(header).to_bytes(_LENGTH, "little"), header)
-    digest = hashlib.sha256(b"".join(blank))
+    length = len(header).to_bytes(_LENGTH, "little")
+    digest = hashlib.sha256(length + header)
     digest.update(content[begin:])
-    place = header.index(_marked(_BLANK))
-    marked = _marked(digest.hexdigest())
-    return b"".join((blank[0], header[:place], marked, header[place + len(marked) :], content[begin:]))
+    return b"".join((length, header.replace(_marked(_BLANK), _marked(digest.hexdigest()), 1), content[begin:]))
 
 
 def unseal(path: Path) -> Sealed:

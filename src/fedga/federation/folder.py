@@ -39,8 +39,6 @@ class _Folder:
 
 
 class ServerFolder(_Folder):
-    """What is on the server's machine."""
-
     def __init__(self, path: Path) -> None:
         super().__init__(path, "federation.toml", "fedga flower init")
         keys = path / "keys"
@@ -56,7 +54,6 @@ class ServerFolder(_Folder):
         return parse_address(self._text("address"), f"address in {self.settings}:")
 
     def listen(self) -> str:
-        """The address of this machine's that the server listens on."""
         return self._text("listen")
 
     def largest_reply(self) -> int:
@@ -170,8 +167,6 @@ def admit_key(folder: ServerFolder, path: Path) -> tuple[PublicKey, bool]:
 
 
 class SiteFolder(_Folder):
-    """What is on a site's machine."""
-
     def __init__(self, path: Path) -> None:
         super().__init__(path, "site.toml", "fedga flower join")
         self.state = path / "state"

@@ -10,10 +10,10 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from fedga.common.files import leftovers, sync_folder
+from fedga.common.files import sync_folder
 from fedga.common.owner import Owner
 
-_NAME = re.compile(r"(?:tmp-)?group-\d+\.round-\d+\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]+\.safetensors")
+CHECKPOINT_NAME = re.compile(r"(?:tmp-)?group-\d+\.round-\d+\.(?P<owner>[\w-]+\.\d+\.\d*)\.[0-9a-f]+\.safetensors")
 
 
 def write_checkpoint(folder: Path, owner: Owner, group_id: int, at: int, write: Callable[[Path], None]) -> Path:
@@ -28,21 +28,12 @@ def write_checkpoint(folder: Path, owner: Owner, group_id: int, at: int, write: 
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.replace(final)
-    except BaseException:
+    finally:
         partial.unlink(missing_ok=True)
-        raise
     sync_folder(folder)
     return final
 
 
 def is_checkpoint_name(name: object) -> bool:
     """Whether `write_checkpoint` may have called a file so: what stands in a results file must not lead elsewhere."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None and not name.startswith("tmp-")
-
-
-def find_strays(folder: Path) -> list[Path]:
-    """Files here whose writer is gone: each is the group's current checkpoint, or of no use to anyone.
-
-    Ask the results file which are current *after* this: a writer found gone here can no longer change the answer.
-    """
-    return leftovers(folder, _NAME)
+    return isinstance(name, str) and CHECKPOINT_NAME.fullmatch(name) is not None and not name.startswith("tmp-")

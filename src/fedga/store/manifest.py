@@ -30,8 +30,6 @@ _PART = re.compile(r"[\w=+. -]+-(?P<digest>[0-9a-f]{8})\.[a-z]+")
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a set."""
-
     file: str  # its name in the folder of parts
     size: int
     sha256: str

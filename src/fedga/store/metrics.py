@@ -36,8 +36,6 @@ def own_names(connection: sqlite3.Connection) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class RunMetrics:
-    """What was measured of one run, by metric."""
-
     rounds: np.ndarray  # int64 [evaluated rounds], ascending
     values: Mapping[str, np.ndarray]  # name -> float64 [evaluated rounds], NaN where it was not measured
 

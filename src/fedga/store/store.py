@@ -15,11 +15,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedga.common.files import remove_leftovers
+from fedga.common.files import leftovers, remove_leftovers
 from fedga.common.owner import STALE_AFTER_S, Owner, is_gone
 from fedga.errors import FedGAError
 from fedga.spec.settings import RunSpec
-from fedga.store.checkpoints import find_strays, is_checkpoint_name, write_checkpoint
+from fedga.store.checkpoints import CHECKPOINT_NAME, is_checkpoint_name, write_checkpoint
 from fedga.store.database import FILE_NAME, explained, open_for_writing, reading, transaction
 from fedga.store.digests import Digests, damaged, seal_client_rounds, seal_rows, seal_runs
 from fedga.store.metrics import checked_rows, write_metrics
@@ -93,7 +93,8 @@ class Store(ResultsReader, AbstractContextManager["Store"]):
         if self._connection is None:
             self._connection = open_for_writing(self.folder)
             self._inode = self._file_number()
-            for path in find_strays(self._checkpoints):
+            # Looked for before the file is asked: a writer that is gone by then can no longer change the answer.
+            for path in leftovers(self._checkpoints, CHECKPOINT_NAME):
                 self._remove_unless_current(path)
             for folder in (self.folder, self.folder / "models"):
                 remove_leftovers(folder)

@@ -178,15 +178,11 @@ def _kept_at(shelf: ClientStateStore, counted: int, participant: Participant, re
 
 
 @client_app.query("finish")
-def _finish(message: Message, context: Context) -> Message:
-    participant = _participant(message, context)
-    return answer_final(message, participant, _shelf(message, context, participant))
-
-
 @client_app.evaluate()
-def _evaluate(message: Message, context: Context) -> Message:
+def _judge(message: Message, context: Context) -> Message:
     participant = _participant(message, context)
-    return answer_evaluation(message, participant, _shelf(message, context, participant))
+    answer = answer_final if message.metadata.message_type == wire.FINISH else answer_evaluation
+    return answer(message, participant, _shelf(message, context, participant))
 
 
 def _shelf(message: Message, context: Context, participant: Participant) -> ClientStateStore:
@@ -249,17 +245,13 @@ def _network(spec: RunSpec, dataset: Dataset, device: torch.device) -> tuple[Alg
 # --- on Flower's simulation engine -----------------------------------------------------------------------------------
 
 
-@cache
-def _preparation(data_dir: str) -> Preparation:
-    """One for all clients that this process will play."""
-    return Preparation([], Path(data_dir) if data_dir else None)
-
-
-_device_data = cache(DeviceData)
+# One for all clients that this process will play.
+_preparation, _device_data = cache(Preparation), cache(DeviceData)
 
 
 def _partition_data(config: ConfigRecord, spec: RunSpec) -> ClientData:
-    preparation = _preparation(str(config.get("data-dir", "")))
+    data_dir = str(config.get("data-dir", ""))
+    preparation = _preparation((), Path(data_dir) if data_dir else None)
     federation, dataset = preparation.federation(spec), preparation.dataset(spec)
     device = choose_device(str(config.get("device", "auto")))
     data = _device_data(dataset, device)

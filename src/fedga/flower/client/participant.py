@@ -22,8 +22,6 @@ EVALUATED_AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class ClientData:
-    """The samples of one client."""
-
     data: DeviceData
     places: Tensor  # [samples]: in the training split of `data`
     scaling: InputScaling
@@ -75,7 +73,6 @@ class Participant:
 
     @torch.no_grad()
     def final_report(self, round_number: int, received: Received, kept: Tensors) -> dict[str, Tensor]:
-        """What this client says of the final model."""
         slots = self._slots(round_number, received, kept)
         with computing_in(self.spec.precision):
             return _only(final_reports(self.model, self.client_data.data, slots))

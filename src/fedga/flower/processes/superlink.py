@@ -38,8 +38,6 @@ class Outcome:
 
 @dataclass
 class _RunLog:
-    """What has been read of a run's log."""
-
     run_id: int | None = None
     passed_on: int = 0  # lines
     last: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
@@ -47,8 +45,6 @@ class _RunLog:
 
 @dataclass(frozen=True)
 class SuperLink:
-    """A running SuperLink of ours; see ``superlink``."""
-
     group: ProcessGroup
     process: subprocess.Popen[str]
     address: str  # host:port, on this machine

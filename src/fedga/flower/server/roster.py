@@ -3,8 +3,6 @@
 Nobody waits for an answer: who does not give one is asked again, and one that comes late still counts.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter
@@ -36,7 +34,7 @@ class Form:
     pictures: bool  # whether they are stored as bytes, not as floats
     columns: str = ""  # a digest of the names of a table's features, in their order
 
-    def difference(self, other: Form) -> str:
+    def difference(self, other: "Form") -> str:
         """In words, what is different there; empty where nothing is."""
         if other.input_shape != self.input_shape:
             there, here = ("×".join(map(str, form.input_shape)) for form in (other, self))
@@ -78,7 +76,7 @@ class Roster:
         self._ask_at: dict[int, float] = {}
         self._said: dict[int, str] = {}
 
-    def first(self, num_clients: int) -> Roster:
+    def first(self, num_clients: int) -> "Roster":
         """The first so many of these clients, for a run that has fewer; all of them are there already."""
         fewer = Roster(num_clients, noticed=self.noticed)
         fewer.nodes = {client: node for client, node in self.nodes.items() if client < num_clients}

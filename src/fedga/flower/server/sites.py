@@ -1,7 +1,5 @@
 """What the server of a federation of real sites knows: who they are, which classes they agreed on, its own samples."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence
@@ -32,7 +30,7 @@ class Sites:
     roster: Roster
 
     @classmethod
-    def meet(cls, name: str, classes: Sequence[str], server_data: str, roster: Roster) -> Sites:
+    def meet(cls, name: str, classes: Sequence[str], server_data: str, roster: Roster) -> "Sites":
         """From the sites that have introduced themselves; they must all have samples of one shape."""
         forms = {client: who.form for client, who in sorted(roster.identities.items()) if who.form is not None}
         if not forms:
