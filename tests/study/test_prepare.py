@@ -34,7 +34,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_device("cuda:2")
 
 
-def test_data_are_read_and_dealt_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_are_read_and_partitioned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     load = prepare.load_dataset
 

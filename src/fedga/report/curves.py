@@ -105,6 +105,6 @@ def read_curves(
         for run in runs:
             measured = read_metrics(digests, run.key, run.run_id)
             values = {name: of for name, of in measured.values.items() if name not in METRICS or not np.isnan(of).all()}
-            told = {name: getattr(run.spec, name) for name in names}
-            curves.append(Curve(told, run.spec.seed, measured.rounds, values, run.status, run.run_id))
+            settings = {name: getattr(run.spec, name) for name in names}
+            curves.append(Curve(settings, run.spec.seed, measured.rounds, values, run.status, run.run_id))
     return curves

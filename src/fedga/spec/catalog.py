@@ -105,7 +105,7 @@ def dataset_name(dataset: str) -> str:
 
 
 def place_name(dataset: str, alpha: float | None) -> str:
-    """A data set as it is dealt out.
+    """A data set and its partition.
 
     >>> place_name("cifar10", 0.05), place_name("patients.csv", None)
     ('CIFAR-10, α = 0.05', 'patients.csv')

@@ -1,4 +1,4 @@
-"""From specs to lanes: data loaded and dealt out once for all runs, names checked before anything runs."""
+"""From specs to lanes: data loaded and partitioned once for all runs, names checked before anything runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,9 +59,9 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def dealt_out(dataset: Dataset, spec: RunSpec, deal: Callable[..., Federation] = make_federation) -> Federation:
+def federation_of(dataset: Dataset, spec: RunSpec, make: Callable[..., Federation] = make_federation) -> Federation:
     options = {name: getattr(spec, name) for name in ("clients", "seed", "alpha", "classes_per_client")}
-    return deal(dataset, spec.partition, **options)
+    return make(dataset, spec.partition, **options)
 
 
 class Preparation:
@@ -71,7 +71,7 @@ class Preparation:
         self, specs: Sequence[RunSpec], data_dir: Path | None = None, progress: Progress | None = None
     ) -> None:
         self._load = cache(partial(load_dataset, data_dir=data_dir, progress=progress))
-        self._deal = cache(make_federation)
+        self._make_federation = cache(make_federation)
         if specs:
             _ = self.metrics  # tried before anything runs
         for spec in specs:
@@ -102,7 +102,7 @@ class Preparation:
         return self._load(spec.dataset, label_column=spec.label_column, client_column=spec.client_column)
 
     def federation(self, spec: RunSpec) -> Federation:
-        return dealt_out(self.dataset(spec), spec, self._deal)
+        return federation_of(self.dataset(spec), spec, self._make_federation)
 
     def fit_active(self, specs: Sequence[RunSpec], chosen: bool) -> list[RunSpec]:
         """The specs with no more active clients than their data bring; an error where the user ``chose`` the number."""
@@ -130,7 +130,7 @@ class Preparation:
         return list(found)
 
     def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]:
-        """Who holds which classes: of each way the data are dealt out, the lowest seed and the first clients."""
+        """Who holds which classes: of each partition of the data, the lowest seed and the first clients."""
         chosen: dict[tuple[Any, ...], RunSpec] = {}
         for spec in sorted(specs, key=lambda spec: spec.seed):
             chosen.setdefault((spec.dataset, spec.partition, spec.alpha, spec.clients), spec)

@@ -19,7 +19,7 @@ from fedga.errors import FedGAError, quoted
 from fedga.plugins import received_part
 from fedga.spec.settings import SITES
 from fedga.study.model_files import SavedModel, load_model
-from fedga.study.prepare import dealt_out
+from fedga.study.prepare import federation_of
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _federation(data: Dataset, saved: SavedModel) -> Federation:
     if saved.spec.partition == "natural" and data.train_clients is None:
         return Federation(data, np.arange(len(data.train_targets)), np.array([0, len(data.train_targets)]))
     received_part("partitions", saved.spec.partition, PARTITIONS, "the model's file", "name it in fedga.toml")
-    return dealt_out(data, saved.spec)
+    return federation_of(data, saved.spec)
 
 
 def _site_names(federation: Federation, saved: SavedModel) -> tuple[str, ...]:
