@@ -232,8 +232,10 @@ def test_the_table_of_what_goes_with_any_algorithm_has_all_of_it_and_fits() -> N
     assert rows["--select balanced"]["options"] == {"patience": 1.0}
     assert rows["--select bandit"]["the server needs"] == "single updates"
     assert rows["--select uniform"]["the server learns"] == ""
-    assert rows["--augment"]["options"] == {"augment": "none"}
-    assert rows["--server adam"] | {"options": {"rate": 0.01}, "source": "Reddi et al. 2021"} == rows["--server adam"]
+    assert rows["--augment"]["options"] == {"default": "none"}
+    assert rows["--centralize"]["options"] == {"default": False}
+    adam = rows["--server adam"]
+    assert (adam["options"], adam["source"]) == ({"--server-rate": 0.01}, "Reddi et al. 2021")
     text = printed(combinable_table(rows.values(), width=80), 80)
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text

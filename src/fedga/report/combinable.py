@@ -35,8 +35,12 @@ def combinable_rows(names: Collection[str] | None = None) -> list[dict[str, Any]
             if names is None or not {name, f"{flag}:{name}"}.isdisjoint(names):
                 row = {"setting": f"--{flag} {name}"} | empty | (_row(flag, load(name)) if names or not part else {})
                 rows.append(row | {"source": "\n".join(filter(None, [row["source"], part.origin if part else ""]))})
-    asked = [name for name in ("augment", "centralize", "availability", "stragglers") if name in (names or SETTINGS)]
-    return rows + [{"setting": f"--{name}"} | empty | {"what it does": SETTINGS[name].help} for name in asked]
+    for name in ("augment", "centralize", "availability", "stragglers"):
+        if name in (names or SETTINGS):
+            default = "none" if SETTINGS[name].default == "" else SETTINGS[name].default
+            row = {"setting": f"--{name}", "what it does": SETTINGS[name].help, "options": {"default": default}}
+            rows.append(empty | row)
+    return rows
 
 
 def _row(flag: str, found: Any) -> dict[str, Any]:
