@@ -26,7 +26,12 @@ CASES = {
     "resnet20": (100, (3, 32, 32), 1, 10, 1),
 }
 # What the field's axes cost, of the newer version alone.
-AXES = {"plain": {}, "augment": {"augment": "mirror,shift:4"}, "centralize": {"centralize": True}}
+AXES: dict[str, dict[str, object]] = {
+    "plain": {},
+    "shift:4": {"augment": "shift:4"},
+    "mirror,shift:4": {"augment": "mirror,shift:4"},
+    "centralize": {"centralize": True},
+}
 
 
 def serve(case: str, device: str, settings: dict[str, object]) -> None:

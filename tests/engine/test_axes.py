@@ -213,16 +213,18 @@ def test_stragglers_take_a_part_of_their_steps() -> None:
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def test_moved_pictures_are_those_of_the_plain_loop() -> None:
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("shift", [0, 2])
+def test_moved_pictures_are_those_of_the_plain_loop(mirror: bool, shift: int) -> None:
     generator = torch.Generator().manual_seed(0)
     pictures = torch.randint(1, 256, (5, 3, 8, 9), dtype=torch.uint8, generator=generator)
-    augmentation = Augmentation(mirror=True, shift=2)
-    moves = draw_moves(torch.tensor([7, 8]), (3, 4), augmentation)
+    augmentation, span = Augmentation(mirror=mirror, shift=shift), 2 * shift + 1
+    moves = draw_moves(torch.tensor([7, 8]), (30, 4), augmentation)
     places = torch.randint(0, 5, moves.shape, generator=generator)
-    found = PaddedPictures(pictures, 2).gather(places, moves)
+    found = PaddedPictures(pictures, augmentation).gather(places, moves)
     for at in np.ndindex(*moves.shape):
         code = int(moves[at])
-        move = (code % 2 == 1, code // 2 // 5 - 2, code // 2 % 5 - 2)
+        move = (code % 2 == 1, code // 2 // span - shift, code // 2 % span - shift)
         assert np.array_equal(found[at].numpy(), _moved(pictures[places[at]].numpy(), *move))
 
 

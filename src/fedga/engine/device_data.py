@@ -105,8 +105,8 @@ class DeviceData:
             return samples.batches(self.train_inputs, places, scaling.scale, scaling.shift, moves, shift)
         if moves is None:
             return scaling.apply(self.gather(places))
-        if self._padded is None or self._padded.shift != augmentation.shift:
-            self._padded = PaddedPictures(self.train_inputs, augmentation.shift)
+        if self._padded is None or self._padded.augmentation != augmentation:
+            self._padded = PaddedPictures(self.train_inputs, augmentation)
         return scaling.apply(self._padded.gather(places, moves))
 
     def has_room_for(self, size: int) -> bool:
