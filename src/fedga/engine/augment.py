@@ -33,12 +33,20 @@ def move_of(words: Tensor, augmentation: Augmentation) -> Tensor:
 
 
 class PaddedPictures:
-    """Stored pictures with a border of zeros, from which a moved picture is cut as a window."""
+    """Stored pictures with a border of zeros, and mirrored ones beside them: every change is a window cut from these."""
 
     def __init__(self, pictures: Tensor, augmentation: Augmentation) -> None:
         """``pictures [samples, channels, height, width]``."""
+        shift = augmentation.shift
         self.augmentation, self.shape = augmentation, pictures.shape[1:]
-        padded = F.pad(pictures, (augmentation.shift,) * 4)
+        padded = F.pad(pictures, (shift,) * 4)
+        _, _, of_row, _ = padded.stride()
+        # The window that lies further up shows the picture further down; mirrored pictures begin behind all others.
+        up, left = torch.meshgrid(*[torch.arange(2 * shift, -1, -1, device=pictures.device)] * 2, indexing="ij")
+        windows = torch.stack([up * of_row + left, up * of_row + left.flip(1) + padded.numel()], dim=-1)
+        self.windows = windows.flatten()  # where the window of every change begins, counted from that of its picture
+        if augmentation.mirror:
+            padded = torch.cat([padded, padded.flip(-1)])
         self.strides = padded.stride()
         # All that lies between the first and the last pixel of a window: one run of memory is copied many times
         # faster than its rows. There is one such run from every place on.
@@ -47,14 +55,6 @@ class PaddedPictures:
 
     def gather(self, places: Tensor, moves: Tensor) -> Tensor:
         """The pictures at ``places``, changed, in places' shape."""
-        shift, codes = self.augmentation.shift, moves.flatten()
-        down, right = codes // 2 // (2 * shift + 1), codes // 2 % (2 * shift + 1)
-        # The window that lies further up shows the picture further down.
-        of_picture, _, of_row, _ = self.strides
-        first = places.flatten() * of_picture + (2 * shift - down) * of_row + 2 * shift - right
-        runs = self.runs.index_select(0, first)
+        runs = self.runs.index_select(0, (places * self.strides[0] + self.windows[moves]).flatten())
         found = runs.as_strided((len(runs), *self.shape), (runs.stride(0), *self.strides[1:]))
-        if self.augmentation.mirror:
-            either = torch.cat([found, found.flip(-1)]).flatten(1)
-            found = either.index_select(0, torch.arange(len(codes), device=codes.device) + codes % 2 * len(codes))
-        return found.reshape(*places.shape, *self.shape)
+        return found.view(*places.shape, *self.shape)
