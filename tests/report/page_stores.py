@@ -13,7 +13,7 @@ import numpy as np
 
 from fedga.spec.grid import build_sweep
 from fedga.spec.settings import RunSpec
-from fedga.store.store import ClientRound, Partition, RoundMetrics, Store
+from fedga.store.store import ClientRound, PartitionRecord, RoundMetrics, Store
 
 CLASSES = tuple("0123456789")
 HOSTILE = '"><img src=x onerror=window.hacked=1><script>window.hacked=2</script>'
@@ -75,10 +75,10 @@ def look(spec: RunSpec, number: int, classes: int = len(CLASSES)) -> ClientRound
     return ClientRound(spec.run_id, number, arrays)
 
 
-def partition(dataset: str, alpha: float | None, classes: Sequence[str] = CLASSES) -> Partition:
+def partition(dataset: str, alpha: float | None, classes: Sequence[str] = CLASSES) -> PartitionRecord:
     noise = np.random.default_rng(int(100 * (alpha or 0)))
     counts = noise.integers(0, 30, (20, len(classes))) * noise.integers(0, 2, (20, len(classes)))
-    return Partition(dataset, "dirichlet", alpha, 20, 0, tuple(classes), counts)
+    return PartitionRecord(dataset, "dirichlet", alpha, 20, 0, tuple(classes), counts)
 
 
 def write_store(

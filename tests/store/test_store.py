@@ -20,7 +20,7 @@ from fedga.store import database
 from fedga.store import store as store_module
 from fedga.store.archive import write_archive
 from fedga.store.repair import repair_results
-from fedga.store.store import ClientRound, Group, Partition, RoundMetrics, Store
+from fedga.store.store import ClientRound, Group, PartitionRecord, RoundMetrics, Store
 from tests.patience import PATIENCE_S
 
 Specs = Callable[..., RunSpec]
@@ -559,7 +559,9 @@ def filled(folder: Path, spec: Specs) -> Path:
     runs = [spec(seed=seed) for seed in range(3)]
     with Store(folder) as store:
         register(store, *runs)
-        store.keep_partitions([Partition("mnist", "dirichlet", 0.1, 2, 0, ("a", "b"), np.array([[1, 2], [3, 4]]))])
+        store.keep_partitions(
+            [PartitionRecord("mnist", "dirichlet", 0.1, 2, 0, ("a", "b"), np.array([[1, 2], [3, 4]]))]
+        )
         groups = store.create_groups([[run.run_id] for run in runs])
         for number, (group, run) in enumerate(zip(groups, runs, strict=True)):
             store.claim(group.id)

@@ -16,7 +16,7 @@ from fedga.engine.server import LaneRound
 from fedga.study.sweep import Interrupted
 from fedga.tracking import follower
 from fedga.tracking.follower import Ledger, follow, run_names
-from fedga.tracking.service import RoundMetrics, Service, TrackedRun
+from fedga.tracking.service import Service, TrackedRound, TrackedRun
 from tests.tracking.readers import READERS, check_equal, in_mlflow
 from tests.tracking.sweeps import ROUNDS, SPECS, deliver, make_spec, train
 
@@ -91,16 +91,16 @@ def test_rounds_trained_again_after_a_crash(service: str, tmp_path: Path, monkey
     check_equal(service, folder)
 
 
-def failing_log(tracker: type[Service], after: int) -> Callable[[Service, TrackedRun, Sequence[RoundMetrics]], None]:
+def failing_log(tracker: type[Service], after: int) -> Callable[[Service, TrackedRun, Sequence[TrackedRound]], None]:
     """A log that, in the run after the first few, gets a round and a half across and then fails."""
     log, calls = tracker.log, []
 
-    def failing(self: Service, run: TrackedRun, rows: Sequence[RoundMetrics]) -> None:
+    def failing(self: Service, run: TrackedRun, rows: Sequence[TrackedRound]) -> None:
         calls.append(run)
         if len(calls) <= after:
             log(self, run, rows)
             return
-        half = [RoundMetrics(row.round, dict(list(row.metrics.items())[:2])) for row in rows[1:2]]
+        half = [TrackedRound(row.round, dict(list(row.metrics.items())[:2])) for row in rows[1:2]]
         log(self, run, [*rows[:1], *half])
         raise OSError("No space left\non device")
 

@@ -134,7 +134,7 @@ class Server:
 class RoundResult:
     """What came back in a round, as the server sees it; ``active`` counts the clients that answered."""
 
-    number: int  # from 1
+    round: int  # its number, from 1
     clients: Tensor  # [active]
     shares: Tensor  # [active]: by samples, or equal; they sum to 1
     update: Tensor  # [parameters]: mean of the clients' updates by `weights`

@@ -24,7 +24,7 @@ Given = Sequence[float] | np.ndarray | Mapping[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Holdings:
+class TrainingCounts:
     """Who trained on how many samples of each class."""
 
     site_names: tuple[str, ...]  # empty: only the totals are known
@@ -87,20 +87,20 @@ def _shown(value: object) -> str:
     return quoted(value) if isinstance(value, str) else repr(value)[:80]
 
 
-def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[str], source: str) -> Holdings:
+def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[str], source: str) -> TrainingCounts:
     """Counts in one of the forms that a user may give them in: by place, by class, or by site and class."""
     if not isinstance(given, Mapping):
         class_names, given = tuple(map(str, range(len(class_names)))), dict(enumerate(given))
     labels = Labels(class_names)
     if not any(isinstance(value, Mapping) for value in given.values()):
-        return Holdings((), _row(given, labels)[None], source)
+        return TrainingCounts((), _row(given, labels)[None], source)
     by_site = _once("the class counts", ((text_of(site), of_site) for site, of_site in given.items()))
     if "" in by_site:
         raise FedGAError("there are class counts of a site without a name: name every site")
     if absent := [site for site in site_names if site not in by_site]:
         raise FedGAError(f"site {absent[0]!r} has predictions and no class counts: give its counts too")
     counts = np.stack([_row(of_site, labels, site) for site, of_site in by_site.items()])
-    return Holdings(tuple(by_site), counts, source)
+    return TrainingCounts(tuple(by_site), counts, source)
 
 
 def _row(given: Any, labels: Labels, site: str = "") -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedga.diagnosis.counts import Given, Holdings, holdings_of
+from fedga.diagnosis.counts import Given, TrainingCounts, holdings_of
 from fedga.diagnosis.measure import Errors, errors_of, stationary_bounds
 from fedga.diagnosis.reading.arrays import pieces_of, tally_arrays
 from fedga.diagnosis.reading.tally import Predictions
@@ -31,7 +31,7 @@ class Diagnosis:
     everywhere: Errors
     site_names: tuple[str, ...]
     sites: Errors | None
-    holdings: Holdings
+    holdings: TrainingCounts
     notes: tuple[str, ...] = ()  # what the numbers were measured on, where it is not obvious
 
     @property
@@ -112,7 +112,7 @@ def diagnosis_of(
     """The diagnosis of predictions that were read; ``source`` says where class counts come from if there are any."""
     names, sites, tally = predictions.class_names, predictions.site_names, predictions.tally
     if class_counts is None:
-        holdings = Holdings(sites, tally.samples.astype(np.float64), f"counted among the labels of {name}")
+        holdings = TrainingCounts(sites, tally.samples.astype(np.float64), f"counted among the labels of {name}")
     else:
         holdings = holdings_of(class_counts, names, sites, source)
     everywhere, by_site = errors_of(tally.pooled()).at(0), errors_of(tally) if sites else None

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedga.diagnosis.counts import Holdings
+from fedga.diagnosis.counts import TrainingCounts
 from fedga.diagnosis.measure import Errors, sure_of_all
 from fedga.report.documents import NOTHING
 
@@ -62,7 +62,11 @@ class Verdict:
 
 
 def judge(
-    class_names: Sequence[str], everywhere: Errors, site_names: Sequence[str], sites: Errors | None, holdings: Holdings
+    class_names: Sequence[str],
+    everywhere: Errors,
+    site_names: Sequence[str],
+    sites: Errors | None,
+    holdings: TrainingCounts,
 ) -> Verdict:
     """A class is forgotten where its EA on ``FEW_SAMPLES`` or more reaches ``FORGOTTEN``, and its samples give other
     classes at least ``LEAST_MISSED`` of their probability: sure to 95 % of all that is judged at once, since among many
@@ -175,7 +179,7 @@ class Example:
         return bool(np.ptp(self.counts) == 0)
 
 
-def example_of(everywhere: Errors, holdings: Holdings, suspect: int | None) -> Example | None:
+def example_of(everywhere: Errors, holdings: TrainingCounts, suspect: int | None) -> Example | None:
     """The suspect, else the rarest class, beside the most frequent other one, at the site where most outnumbered."""
     site, counts, measured = None, holdings.totals, everywhere.samples > 0
     candidates = (counts > 0) & measured

@@ -137,7 +137,7 @@ def _number(axis: object, number: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _ClassColumns:
     """How wide the classes' columns are, how many there is room for, and what stands above them."""
 
     width: int
@@ -198,7 +198,7 @@ class LabelHeatmapText:
         room = options.max_width - margin - tail
         if room < 1:
             room, tail = max(options.max_width - margin, 1), 0
-        columns = _Columns.fit(shown, self.class_names, room)
+        columns = _ClassColumns.fit(shown, self.class_names, room)
         if self.title:
             yield Text(self.title, style="bold")
         if columns.header:
@@ -217,7 +217,7 @@ class LabelHeatmapText:
         line = Text(set_cell_size(label, margin - 1).replace("\n", " ") + " ", no_wrap=True, overflow="crop")
         return line.append(cells).append(total.rjust(tail))
 
-    def _notes(self, columns: _Columns, colored: bool, shades: str, clients: int) -> Iterable[str]:
+    def _notes(self, columns: _ClassColumns, colored: bool, shades: str, clients: int) -> Iterable[str]:
         if columns.numbered and columns.number <= _MOST_LISTED:
             names = ", ".join(f"{at} {name}" for at, name in enumerate(self.class_names[: columns.number]))
             yield f"Classes: {names}."

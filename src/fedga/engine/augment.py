@@ -33,7 +33,7 @@ def move_of(words: Tensor, augmentation: Augmentation) -> Tensor:
 
 
 class PaddedPictures:
-    """Stored pictures with a border of zeros, and mirrored ones beside them: every change is a window cut from these."""
+    """Stored pictures with a border of zeros, and mirrored copies beside them: every change is a window of these."""
 
     def __init__(self, pictures: Tensor, augmentation: Augmentation) -> None:
         """``pictures [samples, channels, height, width]``."""

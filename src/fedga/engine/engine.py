@@ -23,7 +23,7 @@ from fedga.engine.gpu.layers import why_not_fast
 from fedga.engine.local import Slots, SlotSegment, final_reports, per_sample, stacked_head, train_locally, uses_features
 from fedga.engine.profile import AGGREGATION, DATA, DIAGNOSIS, LOCAL_TRAINING, NO_PROFILE, Profile
 from fedga.engine.round import Finish, Question, Survey, Train, play_round
-from fedga.engine.server import Chosen, LaneRound, Returned, ServerSide, lane_scaling, lane_sums
+from fedga.engine.server import Chosen, LaneRound, ServerSide, TrainResult, lane_scaling, lane_sums
 from fedga.engine.slots import Places, SlotPlanner
 from fedga.engine.stack.budget import MemoryBudget, is_out_of_memory
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, Segment, rows_of, stacking_key
@@ -188,7 +188,7 @@ class Engine:
 
     # --- local training ----------------------------------------------------------------------------------------------
 
-    def _train(self, asked: Train) -> Returned:
+    def _train(self, asked: Train) -> TrainResult:
         """Local training of all slots, a chunk at a time within the memory there is."""
         chosen = asked.chosen
         clients, keep = chosen.clients, asked.keep_models or asked.examine
@@ -220,7 +220,7 @@ class Engine:
         def stacked(which: int) -> Tensor | None:
             return torch.cat([each[which] for each in models]).view(len(self.lanes), width, -1) if models else None
 
-        return Returned(
+        return TrainResult(
             clients=clients,
             sizes=sizes,
             shares=shares,

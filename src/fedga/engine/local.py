@@ -70,7 +70,7 @@ class LocalResult:
 
 def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer: str, momentum: float) -> LocalResult:
     """All local steps of all slots. Slots with fewer batches than the others stand still in the last steps."""
-    mover, stack = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip), _Stack(model, data, slots)
+    mover, stack = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip), _ClientStack(model, data, slots)
     params, buffers = stack.starts(), slots.buffers
     scratch = torch.empty_like(params)
     changed = any(overrides(part.algorithm, hook) for part in slots.segments for hook in ("correct", "gradient"))
@@ -93,12 +93,12 @@ def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer
 def final_reports(model: StackedModel, data: DeviceData, slots: Slots) -> dict[str, Tensor]:
     """What clients say of the final model, ``[slots, ...]``; all slots have one algorithm."""
     [segment] = slots.segments
-    stack = _Stack(model, data, slots)
+    stack = _ClientStack(model, data, slots)
     return stack.after_training(segment.algorithm.final_report, segment, slots.params, slots.buffers)
 
 
 @dataclass(frozen=True)
-class _Stack:
+class _ClientStack:
     """A stack of clients, with the network and the samples they train on: what their hooks are given."""
 
     model: StackedModel
@@ -191,7 +191,7 @@ class _GradientAt(torch.autograd.Function):
 class _Step:
     """One local step of all slots: its batch, and gradients on it."""
 
-    def __init__(self, stack: _Stack, number: int, shares: Tensor) -> None:
+    def __init__(self, stack: _ClientStack, number: int, shares: Tensor) -> None:
         self.stack, self.model, self.slots, self.shares = stack, stack.model, stack.slots, shares
         slots, data = stack.slots, stack.data
         places, self.mask = slots.samples[:, number], slots.plan.mask[:, number]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedga.algorithms.base import overrides
 from fedga.engine.profile import AGGREGATION, ASKING, DATA, DIAGNOSIS, EVALUATION, NO_PROFILE, Profile
-from fedga.engine.server import Chosen, LaneRound, Returned, ServerSide
+from fedga.engine.server import Chosen, LaneRound, ServerSide, TrainResult
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Train:
-    """Local training of the chosen clients; answered by `Returned`, or by None where every model has diverged."""
+    """Local training of the chosen clients; answered by `TrainResult`, or by None where every model has diverged."""
 
     round: int
     chosen: Chosen
@@ -75,7 +75,7 @@ def play_round(
         return server.results(number, returned, before)
 
 
-def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Returned | None]:
+def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, TrainResult | None]:
     """Training; where an algorithm has groups, their members one after another, each from the model before it."""
     [first, *others] = server.segments
     if others or not overrides(first.algorithm, "groups"):
@@ -86,7 +86,7 @@ def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Ret
     members: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
-    done: list[tuple[list[int], Returned]] = []
+    done: list[tuple[list[int], TrainResult]] = []
     last: dict[int, tuple[Tensor, Tensor]] = {}  # the newest model of every group
     for turn in zip_longest(*members.values()):
         wave = [place for place in turn if place is not None]
@@ -111,10 +111,10 @@ def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Ret
 
 def _joined(
     server: ServerSide,
-    done: Sequence[tuple[list[int], Returned]],
+    done: Sequence[tuple[list[int], TrainResult]],
     groups: Sequence[int],
     last: dict[int, tuple[Tensor, Tensor]],
-) -> Returned:
+) -> TrainResult:
     """The round of all waves: a group's last model counts as much as all its members."""
     clients = torch.cat([returned.clients for _, returned in done], dim=1)
     sizes = torch.cat([returned.sizes for _, returned in done], dim=1)
@@ -129,7 +129,7 @@ def _joined(
         update[0, own.params], buffers[0, own.buffers] = 0, stack.buffers[0, own.buffers]
     first = done[0][1]
     counts = [returned.class_counts for _, returned in done]
-    return Returned(
+    return TrainResult(
         clients=clients,
         sizes=sizes,
         shares=shares,

@@ -49,7 +49,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Returned:
+class TrainResult:
     """What came back from the clients of a round."""
 
     clients: Tensor  # [lanes, active]
@@ -202,7 +202,7 @@ class ServerSide:
 
         return shares, torch.cat([weigh(segment) for segment in self.segments])
 
-    def advance(self, round_number: int, returned: Returned, surveys: Sequence[Tensor | None]) -> None:
+    def advance(self, round_number: int, returned: TrainResult, surveys: Sequence[Tensor | None]) -> None:
         """The servers' step, and what algorithms and rules learn from the round; ``surveys [lanes, clients]``."""
         params = self.stack.params.clone()
         own_steps: dict[int, RoundResult] = {}
@@ -250,10 +250,12 @@ class ServerSide:
         if own is None:
             return step(update), kept
         segment = self._segment_of(lane)
-        moved = segment.algorithm.aggregate(self._server_of(segment, lane, own.number), own, step)
+        moved = segment.algorithm.aggregate(self._server_of(segment, lane, own.round), own, step)
         return moved, kept
 
-    def _inspected(self, segment: Segment, inspector: Any, round_number: int, returned: Returned) -> dict[str, Tensor]:
+    def _inspected(
+        self, segment: Segment, inspector: Any, round_number: int, returned: TrainResult
+    ) -> dict[str, Tensor]:
         """What an algorithm or rule reads off single models, ``[lanes, active, ...]``; 0 for clients not there.
 
         It sees what was sent: what stays at clients has the values of the global model.
@@ -321,7 +323,7 @@ class ServerSide:
         """The global model of every lane on the test split."""
         return self.evaluator.evaluate(self.stack.params, self.stack.buffers, range(len(self.lanes)), round_number)
 
-    def results(self, round_number: int, returned: Returned, before: Evaluation | None) -> list[LaneRound]:
+    def results(self, round_number: int, returned: TrainResult, before: Evaluation | None) -> list[LaneRound]:
         """What is recorded of the round."""
         finite = self.stack.params.isfinite().all(1).tolist()
         rows = self.evaluator.metric_rows(self.stack, round_number)
@@ -359,7 +361,7 @@ def _row(stacked: RoundResult, row: int, counts: list[int] | None) -> RoundResul
     there = (row, slice(None if counts is None else counts[row]))
     survey = None if stacked.survey is None else stacked.survey[row]
     seen = (stacked.clients[there], stacked.shares[there], stacked.update[row], rows_of(stacked.reports, there))
-    return RoundResult(stacked.number, *seen, survey)
+    return RoundResult(stacked.round, *seen, survey)
 
 
 def _after(
@@ -372,8 +374,8 @@ def _after(
     if counts is not None:
         found = [hook(rows_of(state, row), _row(stacked, row, counts)) for row in range(len(counts))]
         return {name: torch.stack([each[name] for each in found]) for name in found[0]}
-    tensors = {name: value for name, value in vars(stacked).items() if name != "number" and value is not None}
-    return vmap(lambda state, given: hook(state, RoundResult(stacked.number, **given)))(state, tensors)
+    tensors = {name: value for name, value in vars(stacked).items() if name != "round" and value is not None}
+    return vmap(lambda state, given: hook(state, RoundResult(stacked.round, **given)))(state, tensors)
 
 
 def lane_sums(weights: Tensor, values: Tensor) -> Tensor:

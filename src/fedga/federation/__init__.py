@@ -3,7 +3,7 @@
 from fedga.federation.folder import ServerFolder as ServerFolder
 from fedga.federation.folder import SiteFolder as SiteFolder
 from fedga.federation.folder import admit_key as admit_key
-from fedga.federation.folder import make_server as make_server
+from fedga.federation.folder import make_server_folder as make_server_folder
 from fedga.federation.folder import make_site as make_site
 from fedga.federation.folder import renew_certificate as renew_certificate
 from fedga.federation.names import parse_parties as parse_parties

@@ -107,7 +107,7 @@ class ServerFolder(_Folder):
             raise FedGAError(f"{self.authority} is missing: copy it back from a site, where it is called ca.crt too")
 
 
-def make_server(path: Path, address_text: str, asked: Mapping[str, Any]) -> ServerFolder:
+def make_server_folder(path: Path, address_text: str, asked: Mapping[str, Any]) -> ServerFolder:
     """A new federation: authority, server certificate, app and settings."""
     folder, address = ServerFolder(path), parse_address(address_text)
     _make_empty(path)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from fedga.common.ranges import Number, shown_value, wrong_value
 from fedga.errors import FedGAError, unknown_name
 
-__all__ = ["Choice", "Kind", "Number", "Switch", "Text"]
+__all__ = ["Kind", "Number", "OneOf", "Switch", "Text"]
 
 
 class Kind(Protocol):
@@ -26,7 +26,7 @@ class Kind(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class OneOf(Kind):
     names: tuple[str, ...]
 
     def __str__(self) -> str:

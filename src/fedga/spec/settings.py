@@ -18,7 +18,7 @@ from fedga import plugins
 from fedga.common.ranges import shown_value, wrong_value
 from fedga.errors import FedGAError, unknown_name
 from fedga.spec.augmentation import Augment, Augmentation
-from fedga.spec.kinds import Choice, Kind, Number, Switch, Text
+from fedga.spec.kinds import Kind, Number, OneOf, Switch, Text
 
 Options = tuple[tuple[str, float | str], ...]
 
@@ -60,7 +60,7 @@ def _flag(of: dataclasses.Field[Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Named(Choice):
+class Named(OneOf):
     """One of a few names, or of the user's own (`fedga.plugins`)."""
 
     plugin_kind: str = ""
@@ -72,7 +72,7 @@ class Named(Choice):
             besides = " but --server-rate" if self.plugin_kind == "servers" else ""
             none = f"a {plugins.KINDS[self.plugin_kind]} has none{besides}"
             raise FedGAError(f"{where} {value!r} has options, and {none}: leave them out")
-        return Choice(names).check(where, value)
+        return OneOf(names).check(where, value)
 
 
 class _Presence(Text):
@@ -124,17 +124,17 @@ class TrainingSettings(_Checked):
     rounds: int = _setting(100, replace(_COUNT, largest=10**9), "rounds of training")
     local_epochs: int = _setting(2, replace(_COUNT, largest=10**4), "epochs each active client trains per round")
     batch_size: int = _setting(64, _COUNT, "samples per local step")
-    optimizer: str = _setting("sgd", Choice(OPTIMIZERS), "optimiser of the clients")
+    optimizer: str = _setting("sgd", OneOf(OPTIMIZERS), "optimiser of the clients")
     lr: float = _setting(0.1, _RATE, "learning rate of the clients")
-    lr_schedule: str = _setting("constant", Choice(SCHEDULES), "how the clients' rate changes over rounds")
+    lr_schedule: str = _setting("constant", OneOf(SCHEDULES), "how the clients' rate changes over rounds")
     momentum: float = _setting(0.0, Number(least=0, below=1), "momentum of the clients' SGD")
     weight_decay: float = _setting(0.0, _DECAY, "weight decay of the clients")
     clip: float | None = _setting(5.0, _CLIP, "largest gradient norm of a local step (0: no clipping)")
     centralize: bool = _setting(False, Switch(), "centralise gradients: subtract their mean over inputs")
     augment: str = _setting("", Augment(), "change training pictures: mirror,shift:4; alternatives between semicolons")
-    precision: str = _setting("float32", Choice(PRECISIONS), "precision of products on a GPU")
+    precision: str = _setting("float32", OneOf(PRECISIONS), "precision of products on a GPU")
     standardize: bool = _setting(False, Switch(), "give pixels mean 0 and deviation 1 per channel")
-    aggregation: str = _setting("samples", Choice(("samples", "uniform")), "weight of a client's update")
+    aggregation: str = _setting("samples", OneOf(("samples", "uniform")), "weight of a client's update")
     server: str = _setting("sgd", Named(SERVERS, "servers"), "optimiser of the server")
     server_rate: float | None = _setting(None, _SERVER_RATE, "rate of the server optimiser (none: its own default)")
     server_average: float = _setting(0.0, _NEWEST, "weight of the newest model in the average (0: none)")
@@ -148,7 +148,7 @@ class StudySettings(_Checked):
     """What is compared: network, algorithm, and the preset that the other settings began from."""
 
     model: str = _setting("mlp", Text(), "network")
-    norm: str = _setting("batch", Choice(("batch", "group")), "normalisation layers of the network")
+    norm: str = _setting("batch", OneOf(("batch", "group")), "normalisation layers of the network")
     algorithm: str = _setting("fedga", Text(), "algorithm, with options as name:option=value")
     algorithm_options: Options = field(default=(), metadata={"help": "options of the algorithm after preset and text"})
     preset: str = _setting("", Text(empty=True), "preset: settings to start from")

@@ -83,7 +83,7 @@ class ClientRound:
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
+class PartitionRecord:
     """Who holds which classes: one partition that runs of the folder were trained on."""
 
     dataset: str

@@ -26,7 +26,7 @@ from fedga.spec.settings import RunSpec
 from fedga.store.database import FILE_NAME, IDENTITY, check_structure, reading, snapshot
 from fedga.store.digests import RUN_ROW, RUNS_QUERY, Digests, damaged, has_table
 from fedga.store.metrics import GROUPS, RunMetrics, own_names, read_metrics
-from fedga.store.records import METRICS, ClientRound, Partition, Run, Summary
+from fedga.store.records import METRICS, ClientRound, PartitionRecord, Run, Summary
 
 FORMATS = ("csv", "json")
 _OF_A_RUN = ("key", "run_id", "fingerprint", "status", "rounds_done", "note")
@@ -185,7 +185,7 @@ class ResultsReader:
             digests, runs = Digests(connection), read_runs(connection)
             return [_summary(run, read_metrics(digests, run.key, run.run_id)) for run in runs]
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> list[PartitionRecord]:
         """What `keep_partitions` was given; nothing in a folder of an earlier version."""
         found = []
         with reading(self.folder) as connection:
@@ -196,7 +196,7 @@ class ResultsReader:
                 what = f"the partition {quoted(key)}"
                 digests.check_rows(f"partition/{key}", [(key, packed)], what)
                 with self._unpacking(what):
-                    found.append(Partition.unpack(key, packed))
+                    found.append(PartitionRecord.unpack(key, packed))
         return found
 
     @contextmanager

@@ -23,11 +23,11 @@ from fedga.store.checkpoints import CHECKPOINT_NAME, is_checkpoint_name, write_c
 from fedga.store.database import FILE_NAME, explained, open_for_writing, reading, transaction
 from fedga.store.digests import Digests, damaged, seal_client_rounds, seal_rows, seal_runs
 from fedga.store.metrics import checked_rows, write_metrics
-from fedga.store.records import ClientRound, Group, Partition, RoundMetrics, Run, Summary
+from fedga.store.records import ClientRound, Group, PartitionRecord, RoundMetrics, Run, Summary
 from fedga.store.register import register_runs
 from fedga.store.results import ResultsReader, ResultTable
 
-__all__ = ["ClientRound", "Group", "Partition", "ResultTable", "RoundMetrics", "Run", "Store", "Summary"]
+__all__ = ["ClientRound", "Group", "PartitionRecord", "ResultTable", "RoundMetrics", "Run", "Store", "Summary"]
 
 _LOST = "lost"  # no checkpoint has this name: its runs start again
 _UNFINISHED = "status IN ('pending', 'running')"
@@ -319,7 +319,7 @@ class Store(ResultsReader, AbstractContextManager["Store"]):
 
     # Partitions
 
-    def keep_partitions(self, partitions: Sequence[Partition]) -> None:
+    def keep_partitions(self, partitions: Sequence[PartitionRecord]) -> None:
         """Remember who held which classes, so that a report can show it where the data are not."""
         with self._writing() as connection:
             packed = [(partition.key, partition.pack()) for partition in partitions]

@@ -29,7 +29,7 @@ from fedga.servers import make_server
 from fedga.spec.augmentation import Augmentation
 from fedga.spec.settings import RunSpec, parse_selection
 from fedga.store.database import one_line
-from fedga.store.records import Partition
+from fedga.store.records import PartitionRecord
 
 CLIENTS_KEPT = 1000  # of a partition, for a report's heat map
 SMALL_VALUE, LARGE_VALUE = 0.01, 10.0  # outside, the usual size of a column's values asks for standardisation
@@ -129,7 +129,7 @@ class Preparation:
             found |= dict.fromkeys(chain.from_iterable(hints))
         return list(found)
 
-    def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]:
+    def partitions(self, specs: Sequence[RunSpec]) -> list[PartitionRecord]:
         """Who holds which classes: of each partition of the data, the lowest seed and the first clients."""
         chosen: dict[tuple[Any, ...], RunSpec] = {}
         for spec in sorted(specs, key=lambda spec: spec.seed):
@@ -140,7 +140,7 @@ class Preparation:
             names, counts = federation.dataset.class_names, federation.class_counts[:CLIENTS_KEPT]
             place = (spec.dataset, spec.partition, spec.alpha, federation.num_clients, spec.seed)
             called = federation.dataset.client_names[:CLIENTS_KEPT] if spec.partition == "natural" else ()
-            kept.append(Partition(*place, names, counts, called))
+            kept.append(PartitionRecord(*place, names, counts, called))
         return kept
 
     def lane(self, spec: RunSpec) -> Lane:

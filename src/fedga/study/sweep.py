@@ -27,7 +27,7 @@ from fedga.models import MODELS
 from fedga.spec.catalog import SOURCES
 from fedga.spec.settings import RunSpec
 from fedga.store.database import explained
-from fedga.store.records import ClientRound, Group, Partition, RoundMetrics, Run
+from fedga.store.records import ClientRound, Group, PartitionRecord, RoundMetrics, Run
 from fedga.store.store import Store
 from fedga.study.model_files import RECEIVED, model_path, save_model
 from fedga.study.prepare import Preparation
@@ -79,7 +79,7 @@ class Provider(Protocol):
 
     def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]: ...
 
-    def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]: ...
+    def partitions(self, specs: Sequence[RunSpec]) -> list[PartitionRecord]: ...
 
 
 @dataclass(frozen=True)

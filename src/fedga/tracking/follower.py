@@ -19,7 +19,7 @@ from fedga.store.digests import Digests
 from fedga.store.metrics import read_metrics
 from fedga.store.records import Run
 from fedga.store.results import read_runs
-from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun
+from fedga.tracking.service import Held, Service, TrackedRound, TrackedRun
 
 LOOK_EVERY_S = 5.0
 
@@ -104,7 +104,7 @@ class Follower:
             self.ended.add(run_id)
             del self.held[run_id], self.last[run_id]
 
-    def _new_rounds(self, run: Run) -> list[RoundMetrics]:
+    def _new_rounds(self, run: Run) -> list[TrackedRound]:
         """The rounds that were not handed on yet, with the metrics that were measured and that the service lacks."""
         with snapshot(self.results):
             measured = read_metrics(Digests(self.results), run.key, run.run_id)
@@ -114,7 +114,7 @@ class Follower:
             named = {name: cells[place] for name, cells in columns.items()}
             new = {name: value for name, value in named.items() if value is not None and at > held.get(name, -1)}
             if new and at > self.last[run.run_id]:
-                rounds.append(RoundMetrics(at, new))
+                rounds.append(TrackedRound(at, new))
         return rounds
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, setting_text
+from fedga.tracking.service import Held, Service, TrackedRound, TrackedRun, setting_text
 
 RUN_ID, FOLDER = "fedga.run_id", "fedga.folder"
 _MOST_METRICS = 1000  # that a server takes at once
@@ -49,7 +49,7 @@ class Tracker(Service):
         self.client.log_batch(at, params=[param(name, setting_text(value)) for name, value in run.config.items()])
         return held
 
-    def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
+    def log(self, run: TrackedRun, rounds: Sequence[TrackedRound]) -> None:
         now, metric = int(time.time() * 1000), self.mlflow.entities.Metric
         values = [metric(name, value, now, row.round) for row in rounds for name, value in row.metrics.items()]
         for start in range(0, len(values), _MOST_METRICS):

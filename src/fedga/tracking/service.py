@@ -12,7 +12,7 @@ from fedga.spec.settings import RunSpec
 Held = Mapping[str, int]  # of each metric, the last round that a service has already
 
 
-class RoundMetrics(NamedTuple):
+class TrackedRound(NamedTuple):
     """What was measured after one round; only metrics that have a value."""
 
     round: int
@@ -55,7 +55,7 @@ class Service(ABC):
         """Open the run, or open it again; returns what the service has, which will not be logged again."""
 
     @abstractmethod
-    def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
+    def log(self, run: TrackedRun, rounds: Sequence[TrackedRound]) -> None:
         """Rounds that follow those it has."""
 
     @abstractmethod

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun, setting_text
+from fedga.tracking.service import Held, Service, TrackedRound, TrackedRun, setting_text
 
 
 class Tracker(Service):
@@ -50,7 +50,7 @@ class Tracker(Service):
         )
         return {}
 
-    def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
+    def log(self, run: TrackedRun, rounds: Sequence[TrackedRound]) -> None:
         for at, metrics in rounds:
             values = [self.summary.Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
             self._write(run, {"step": at, "summary": self.summary.Summary(value=values)})

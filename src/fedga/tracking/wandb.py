@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedga.tracking.service import Held, RoundMetrics, Service, TrackedRun
+from fedga.tracking.service import Held, Service, TrackedRound, TrackedRun
 
 _KILLED = 255  # the exit code by which wandb tells an interrupted run from a failed one
 
@@ -69,7 +69,7 @@ class Tracker(Service):
         self.open[run.run_id] = opened
         return {}  # W&B counts whole rounds, of whatever metrics: `log` leaves out those it has
 
-    def log(self, run: TrackedRun, rounds: Sequence[RoundMetrics]) -> None:
+    def log(self, run: TrackedRun, rounds: Sequence[TrackedRound]) -> None:
         opened = self.open[run.run_id]
         for row in rounds:
             if row.round >= opened.starting_step:

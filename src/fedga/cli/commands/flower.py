@@ -153,7 +153,7 @@ def init(
     Given again, it renews the server's certificate if that expires within two months, or if it or its key is missing;
     it never replaces a key.
     """
-    from fedga.federation import ServerFolder, make_server, parse_parties, renew_certificate
+    from fedga.federation import ServerFolder, make_server_folder, parse_parties, renew_certificate
 
     asked: dict[str, Any] = dict(parse_parties(sites, classes))
     if server_data is not None:
@@ -175,7 +175,7 @@ def init(
                 raise FedGAError(f"{folder} is no federation yet: to make one, {needed}")
             _check_algorithms(algorithm or "fedga", at_sites=True)
             _check_models(model or "mlp")
-            make_server(folder, address, asked)
+            make_server_folder(folder, address, asked)
             headline = f"the federation is in {folder}"
     join = f"fedga flower join NAME --site NAME --server {server.address()} --ca ca.crt --data PATH"
     facts = {

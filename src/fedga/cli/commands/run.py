@@ -15,7 +15,7 @@ from fedga.errors import FedGAError
 from fedga.plugins import KINDS, parts
 from fedga.spec.catalog import SOURCES
 from fedga.spec.grid import Provenance, Sweep, build_sweep, parse_list
-from fedga.spec.kinds import Choice
+from fedga.spec.kinds import OneOf
 from fedga.spec.presets import PRESETS
 from fedga.spec.settings import SETTINGS, RunSpec
 from fedga.store.code import code_digest, own_code
@@ -72,7 +72,7 @@ NAMES: Mapping[str, Sequence[str]] = {
 def help_text(name: str) -> str:
     """What a setting is, and the names it knows, those of the user's project file too."""
     setting, kind = SETTINGS[name], {"select": "selections"}.get(name, f"{name}s")
-    known = [*NAMES.get(name, ()), *(setting.kind.names if isinstance(setting.kind, Choice) else ())]
+    known = [*NAMES.get(name, ()), *(setting.kind.names if isinstance(setting.kind, OneOf) else ())]
     with suppress(FedGAError):  # help is printed also where the project file is wrong
         known += parts(kind, installed=False) if kind in KINDS else ()
     return f"{setting.help}: {', '.join(known)}" if known else setting.help

@@ -37,7 +37,7 @@ class TableOptions:
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _TableColumns:
     """One file's columns, pictures apart."""
 
     where: str
@@ -88,7 +88,7 @@ def read_csv(path: Path, options: TableOptions) -> Parts:
         raise FedGAError(f"{path} has a header and no rows: add a row per sample")
     if any(types.is_binary(column.type) for column in table.columns):
         raise not_utf8(path)
-    return _parts(_Columns(str(path), table.column_names, table), None, options)
+    return _parts(_TableColumns(str(path), table.column_names, table), None, options)
 
 
 def read_parquet(train: Sequence[Path], test: Sequence[Path] | None, options: TableOptions) -> Parts:
@@ -96,13 +96,13 @@ def read_parquet(train: Sequence[Path], test: Sequence[Path] | None, options: Ta
     return _parts(_open(train), None if test is None else _open(test), options)
 
 
-def _open(paths: Sequence[Path]) -> _Columns:
+def _open(paths: Sequence[Path]) -> _TableColumns:
     files = ParquetFiles(paths)
     rest = [name for name in files.schema.names if name not in files.pictures and not name.startswith("__index_level_")]
-    return _Columns(files.where, [*rest, *files.pictures], files=files)
+    return _TableColumns(files.where, [*rest, *files.pictures], files=files)
 
 
-def _parts(train: _Columns, test: _Columns | None, options: TableOptions) -> Parts:
+def _parts(train: _TableColumns, test: _TableColumns | None, options: TableOptions) -> Parts:
     check_column_names(train.where, train.names)
 
     def found(kind: str, asked: str | None, usual: Sequence[str]) -> str | None:
@@ -156,7 +156,7 @@ def find_column(what: str, names: Sequence[str], asked: str | None, usual: Seque
     return asked
 
 
-def _no_label(columns: _Columns) -> FedGAError:
+def _no_label(columns: _TableColumns) -> FedGAError:
     names = listed(columns.names, _NAMED_COLUMNS)
     if any(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in columns.names):
         problem = f"holds values ({names}) where the names of the columns belong"
@@ -165,7 +165,9 @@ def _no_label(columns: _Columns) -> FedGAError:
     return FedGAError(f"{columns.where} has no column named {', '.join(LABEL_COLUMNS[:-1])}: {cure}")
 
 
-def _samples(columns: _Columns, label: str, client: str | None, features: list[str], options: TableOptions) -> Samples:
+def _samples(
+    columns: _TableColumns, label: str, client: str | None, features: list[str], options: TableOptions
+) -> Samples:
     labels = _values(columns, label, "label")
     clients = None if client is None else _values(columns, client, "client")
     if columns.files is None or not (pictures := columns.files.pictures):
@@ -177,7 +179,7 @@ def _samples(columns: _Columns, label: str, client: str | None, features: list[s
     return Samples(inputs, labels, columns.where, clients)
 
 
-def _values(columns: _Columns, name: str, kind: str) -> np.ndarray:
+def _values(columns: _TableColumns, name: str, kind: str) -> np.ndarray:
     """A column of labels, clients or splits."""
     types = _types()
     if columns.files is not None and name in columns.files.pictures:
@@ -198,7 +200,7 @@ def _is_number(held: Any) -> bool:
     return bool(types.is_boolean(held) or types.is_integer(held) or types.is_floating(held))
 
 
-def _texts(columns: _Columns, name: str, kind: str, column: Any) -> np.ndarray:
+def _texts(columns: _TableColumns, name: str, kind: str, column: Any) -> np.ndarray:
     """A column of texts: every different one is checked once."""
     compute = optional("pyarrow.compute", "pyarrow", "reading tables")
     if not _types().is_dictionary(column.type):
@@ -216,7 +218,7 @@ def _texts(columns: _Columns, name: str, kind: str, column: Any) -> np.ndarray:
     return texts
 
 
-def _features(columns: _Columns, names: Sequence[str]) -> np.ndarray:
+def _features(columns: _TableColumns, names: Sequence[str]) -> np.ndarray:
     if not names:
         raise FedGAError(f"{columns.where} has no column beside label, client and split: add columns of features")
     rows = columns.table.num_rows

@@ -14,7 +14,7 @@ from fedga.data.formats.npz import ArrayHeader, open_npz
 from fedga.data.formats.tables import find_column
 from fedga.diagnosis.reading.columns import NO_SITES, ColumnOptions
 from fedga.diagnosis.reading.tally import ROWS_AT_ONCE, Predictions, Tallying, check_classes
-from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, Sites, check_names, encode
+from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, SiteNames, check_names, encode
 from fedga.errors import FedGAError
 
 _PROBABILITIES = ("probs", "probabilities", "probability", "predictions", "scores", "logits")
@@ -76,7 +76,7 @@ def tally_arrays(
     check_classes(classes, where)
     words = _labels(class_names, classes, where)
     labels, sites = labels.reshape(-1), None if sites is None else sites.reshape(-1)
-    met, tallying = Sites(), Tallying(words, where, logits=logits)
+    met, tallying = SiteNames(), Tallying(words, where, logits=logits)
     for piece in pieces:
         taken = slice(tallying.rows, tallying.rows + len(piece))
         scores = tallying.scores(classes, len(piece))

@@ -10,7 +10,7 @@ import torch
 from fedga.data import PARTITIONS, Dataset, Federation, load_dataset
 from fedga.data.assemble import listed
 from fedga.data.formats.files import Progress
-from fedga.diagnosis.counts import Holdings
+from fedga.diagnosis.counts import TrainingCounts
 from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import Errors, errors_of
 from fedga.diagnosis.reading.arrays import tally_arrays
@@ -138,7 +138,7 @@ def _on_other_data(predictor: _Predictor, given: Dataset, trained_on: Federation
         notes.append("Sites are measured without the samples that a test split would take.")
     if trained_on is None:
         counted = everywhere.samples[None].astype(np.float64)
-        holdings = Holdings((), counted, f"counted among the labels of {given.name}")
+        holdings = TrainingCounts((), counted, f"counted among the labels of {given.name}")
     else:
         holdings = _holdings(trained_on, predictor.saved)
     return Diagnosis(predictor.name, given.class_names, everywhere, sites, by_site, holdings, tuple(notes))
@@ -158,7 +158,7 @@ def _site_names(federation: Federation, saved: SavedModel) -> tuple[str, ...]:
     return tuple(f"client {number}" for number in range(federation.num_clients))
 
 
-def _holdings(federation: Federation, saved: SavedModel) -> Holdings:
+def _holdings(federation: Federation, saved: SavedModel) -> TrainingCounts:
     source = f"held by the clients of the run on {federation.dataset.name}"
     names = _site_names(federation, saved) if federation.num_clients > 1 else ()
-    return Holdings(names, federation.class_counts.astype(np.float64), source)
+    return TrainingCounts(names, federation.class_counts.astype(np.float64), source)

@@ -16,7 +16,7 @@ from fedga.diagnosis.reading.arrays import read_arrays
 from fedga.diagnosis.reading.columns import ColumnOptions, Columns, choose_columns
 from fedga.diagnosis.reading.csv_blocks import CsvFile
 from fedga.diagnosis.reading.tally import Predictions, Tallying, check_classes
-from fedga.diagnosis.reading.vocabulary import Sites, Vocabulary
+from fedga.diagnosis.reading.vocabulary import SiteNames, Vocabulary
 from fedga.errors import FedGAError
 
 KINDS = (".csv", ".parquet", ".npz")
@@ -52,7 +52,7 @@ def read_table(path: Path, options: ColumnOptions, show: Progress) -> Prediction
     table = CsvFile(path) if path.suffix.lower() == ".csv" else _ParquetTable(path)
     columns = choose_columns(where, table.names, table.numeric, options)
     check_classes(len(columns.probabilities), where)
-    labels, sites = columns.labels(where), Sites()
+    labels, sites = columns.labels(where), SiteNames()
     tallying = Tallying(labels, where, logits=options.logits)
     with closing(table.blocks(columns.probabilities, (columns.label, columns.site), show)) as parts:
         for part in parts:
@@ -117,7 +117,7 @@ class _ParquetTable:
                 show(f"reading {self._path.name}", done, total)
 
 
-def _add(tallying: Tallying, part: Any, columns: Columns, sites: Sites) -> None:
+def _add(tallying: Tallying, part: Any, columns: Columns, sites: SiteNames) -> None:
     """Count in a pyarrow table or record batch."""
     scores = tallying.scores(len(columns.probabilities), part.num_rows)
     for row, name in zip(scores, columns.probabilities, strict=True):

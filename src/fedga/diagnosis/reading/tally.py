@@ -10,7 +10,7 @@ import numpy as np
 
 from fedga.common.memory import require_memory
 from fedga.data.assemble import listed
-from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, Sites, text_of, whole_number
+from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, SiteNames, text_of, whole_number
 from fedga.errors import FedGAError
 
 ROWS_AT_ONCE = 4000  # of a hundred classes they fit a core's cache; no power of two, whose columns would collide there
@@ -106,7 +106,7 @@ class Tallying:
         for sums, column in zip(self._sums, probs, strict=True):
             sums[present] += np.bincount(local, column, len(present))
 
-    def result(self, sites: Sites | None) -> Predictions:
+    def result(self, sites: SiteNames | None) -> Predictions:
         """What was added up, sites in the order of their names; None: of one site, which nobody named."""
         if not self.rows:
             raise FedGAError(f"{self.where} has no rows: give at least one prediction of every class")

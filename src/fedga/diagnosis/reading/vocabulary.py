@@ -105,10 +105,10 @@ class BinaryLabels(Labels):
         return "0 or 1, or call the one column of probabilities after the class it means, such as p_ill"
 
 
-class Sites:
+class SiteNames:
     """Names of sites in the order in which they appear, each as it is written.
 
-    >>> sites = Sites()
+    >>> sites = SiteNames()
     >>> [sites.code(site) for site in ("007", "7", 7, 7.0, " 7", None)], sites.names
     ([0, 1, 1, 1, 1, -1], ('007', '7'))
     """
@@ -128,7 +128,7 @@ class Sites:
         return tuple(self._places)
 
 
-Vocabulary = Labels | Sites
+Vocabulary = Labels | SiteNames
 
 
 def encode(words: Vocabulary, values: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from fedga.data.assemble import listed
 from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluator import ClientEvaluator
 from fedga.engine.round import Asking, Survey, Train, play_round
-from fedga.engine.server import LaneRound, Returned, ServerSide, lane_sums
+from fedga.engine.server import LaneRound, ServerSide, TrainResult, lane_sums
 from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, rows_of, server_state
 from fedga.engine.stack.stacked import StackedModel
@@ -47,7 +47,7 @@ class TimeoutPolicy:
     reply_within_s: float = 3600.0
 
 
-class _Stack(LaneStack):
+class _RemoteStack(LaneStack):
     """What a run carries along, and of every client the last round that counted: it goes on from what it kept then."""
 
     def __init__(self, lane: Lane, model: StackedModel, data: DeviceData, state: LaneState | None) -> None:
@@ -82,7 +82,7 @@ class RemoteEngine:
         )
         self.workers = Workers(self.model, device)
         self.budget = MemoryBudget.for_model(self.model, device, shape, self.lane.spec.batch_size)
-        self.stack = _Stack(self.lane, self.model, self.data, self.state)
+        self.stack = _RemoteStack(self.lane, self.model, self.data, self.state)
         self.evaluator = ClientEvaluator(self.lanes, self.data, self.workers, self.budget)
         self.own = self.stack.segments[0].own  # what stays at clients, for which the server has its first values
         self.server = ServerSide(self.lanes, self.model, self.data, self.stack, self.evaluator, self._all_class_counts)
@@ -177,7 +177,7 @@ class RemoteEngine:
         there = None if asked.chosen.counts is None else asked.chosen.counts[0]
         return asked.chosen.clients[0, :there].tolist()
 
-    def _returned(self, asked: Train, replies: Iterable[Message]) -> Returned | None:
+    def _returned(self, asked: Train, replies: Iterable[Message]) -> TrainResult | None:
         """What came back; None where the model has diverged everywhere."""
         read = partial(reading.read_training, self.model, self._declaration, self._kept_here())
         understood = self.audience.understood(self._clients_of(asked), asked.round, replies, read)
@@ -195,7 +195,7 @@ class RemoteEngine:
         self._answered += counted  # what they keep counts with the round, not with this turn of it
         self.counted = {self.roster.nodes[client] for client in counted}
         counts = self.class_counts(list(counted))
-        return Returned(
+        return TrainResult(
             clients=clients,
             sizes=sizes,
             shares=shares,

@@ -18,7 +18,7 @@ from fedga.errors import FedGAError
 from fedga.flower.server.roster import Form, Roster
 from fedga.models import build_model
 from fedga.spec.settings import RunSpec
-from fedga.store.records import Partition
+from fedga.store.records import PartitionRecord
 from fedga.study.prepare import fitting_model
 
 
@@ -63,14 +63,14 @@ class Sites:
         digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
         return {spec.run_id: digest for spec in specs}
 
-    def partitions(self, specs: Sequence[RunSpec]) -> list[Partition]:
+    def partitions(self, specs: Sequence[RunSpec]) -> list[PartitionRecord]:
         """Who holds which classes, if every site reports its counts."""
         counts = self.class_counts(range(self.roster.num_clients))
         if counts is None:
             return []
         names, spec = self.dataset.class_names, specs[0]
         place = (spec.dataset, spec.partition, None, self.roster.num_clients, spec.seed)
-        return [Partition(*place, names, counts.long().numpy(), self.roster.names)]
+        return [PartitionRecord(*place, names, counts.long().numpy(), self.roster.names)]
 
     def class_counts(self, clients: Sequence[int]) -> Tensor | None:
         """``[clients, classes]``; None unless all of them report theirs."""

@@ -19,7 +19,7 @@ from fedga.report.words import grouped
 from fedga.spec.catalog import dataset_name, dataset_rank, find_source
 from fedga.spec.presets import PRESETS, preset_settings
 from fedga.spec.settings import SETTINGS, RunSpec
-from fedga.store.records import Partition, Run
+from fedga.store.records import PartitionRecord, Run
 from fedga.store.store import Store
 
 _ONLY_EVALUATES = ("evaluate_every", "diagnose_every", "server_average")  # they leave the trained model as it is
@@ -101,7 +101,7 @@ class Study:
     runs: tuple[Run, ...]
     curves: tuple[Curve, ...]
     places: tuple[Scenario, ...]
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionRecord, ...]
     labels: Mapping[str, str]  # data set -> its name on the page
 
     @property
@@ -148,7 +148,7 @@ def read_study(folder: Path, called: str = "") -> Study:
     return Study(folder, called or str(folder), tuple(runs), tuple(curves), tuple(places), tuple(kept), labels)
 
 
-def _order(one: Partition | Scenario) -> tuple[Any, ...]:
+def _order(one: PartitionRecord | Scenario) -> tuple[Any, ...]:
     return dataset_rank(one.dataset), one.alpha is not None, one.alpha or 0
 
 
