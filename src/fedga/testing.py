@@ -71,10 +71,13 @@ class _Trial:
     """Small runs of one algorithm and one network, the one that is checked and the other one of ours."""
 
     def __init__(self, algorithm: Algorithm, name: str, federation: Federation, model: str = "mlp") -> None:
-        self.name, self.model = name, model
-        self.data = DeviceData(federation.dataset, _CPU, torch.float64)
-        self.lane = self._lane(algorithm, federation)
-        self.beside = [self._lane(algorithm, federation, seed=1), self._lane(make_algorithm("fedavg"), federation)]
+        self.name = name
+        self.data, dataset = DeviceData(federation.dataset, _CPU, torch.float64), federation.dataset
+        # One network for all: runs from Python are stacked where they share it.
+        self.network = build_model(model, dataset.input_shape, dataset.num_classes, seed=0)
+        self.lane = self._lane(algorithm, federation, self.network)
+        plain = self._lane(make_algorithm("fedavg"), federation, self.network)
+        self.beside = [self._lane(algorithm, federation, self.lane.model, seed=1), plain]
 
     def train_everywhere(self) -> list[str]:
         """In every way there is, each of which must give the same; a sentence for each."""
@@ -83,7 +86,7 @@ class _Trial:
         return [self._plain(engine), self._resumed(end), self._among_others(end), self._on_flower(end)]
 
     def is_fedavg(self) -> bool:
-        plain = self._lane(make_algorithm("fedavg"), self.lane.federation)
+        plain = self._lane(make_algorithm("fedavg"), self.lane.federation, self.network)
         one, other = (self._trained([lane]).stack.params for lane in (self.lane, plain))
         return torch.equal(one, other)
 
@@ -103,6 +106,8 @@ class _Trial:
 
     def _among_others(self, end: LaneState) -> str:
         same = [lane for lane in self.beside if stacking_key(lane) == stacking_key(self.lane)]
+        if not same:
+            return "it trains alone: runs whose clients train in groups are not stacked"
         lanes = in_engine_order([*same, self.lane])
         together = self._trained(lanes)
         self._same(together.stack.states()[lanes.index(self.lane)], end, "beside other runs")
@@ -118,11 +123,9 @@ class _Trial:
         self._same({"params": found}, {"params": end["params"]}, "on Flower")
         return "Flower's messages give the same model"
 
-    def _lane(self, algorithm: Algorithm, federation: Federation, seed: int = 0) -> Lane:
-        dataset = federation.dataset
+    def _lane(self, algorithm: Algorithm, federation: Federation, network: nn.Module, seed: int = 0) -> Lane:
         seldom: dict[str, Any] = {"evaluate_every": 100, "diagnose_every": 0}
         spec = TrainingSettings(active=3, rounds=ROUNDS, batch_size=BATCH_SIZE, seed=seed, **seldom)
-        network = build_model(self.model, dataset.input_shape, dataset.num_classes, seed=seed)
         return Lane(spec, federation, algorithm, network)
 
     def _trained(self, lanes: Sequence[Lane], rounds: int = ROUNDS, **more: Any) -> Engine:

@@ -253,6 +253,10 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
         {"evaluates_all_clients": True},
         r"does not say so: add Sent\(\"survey\", \"1\"",
     ),
+    "survey of a part": (
+        {"evaluates_all_clients": True, "travels": lambda self, parameters: []},
+        "of which travels leaves a part at the clients: leave out one",
+    ),
     "survey that nobody makes": ({"uploads": (Sent("survey", "1"),)}, "evaluates_all_clients is not True"),
     "finish that nobody calls": (
         {"finish": lambda self, server, reports: server.params},

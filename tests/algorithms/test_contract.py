@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedga import simulate
 from fedga.algorithms import (
     Algorithm,
     Batch,
@@ -30,7 +31,8 @@ from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.data.federation import Dataset
 from fedga.engine.device_data import DeviceData
 from fedga.engine.reference import Reference
-from fedga.testing import check_algorithm
+from fedga.errors import FedGAError
+from fedga.testing import check_algorithm, make_federation
 from tests.engine.runs import EXACT, assert_same_state, make_lane, reference_state, train
 
 
@@ -162,12 +164,41 @@ class RefittedHead(Algorithm):
         return layers.map(lambda name, part: weight if name == layers.head[0] else part, server.params)
 
 
-OTHERS = [OwnHead, FixedHead, FedInit, Decorrelated, Lookahead, Trimmed, InPairs, RefittedHead]
+@dataclass(frozen=True)
+class AsOneWouldWriteIt(Algorithm):
+    """Products of what hooks are given, a gradient divided by its norm: nothing a newcomer must know."""
+
+    needs_features: ClassVar[bool] = True
+    needs_class_features: ClassVar[bool] = True
+    uploads: ClassVar[tuple[Sent, ...]] = (Sent("sums", "features×classes", "class means", summed=True),)
+
+    def class_rates(self, class_counts: Tensor) -> Tensor:
+        return torch.where(class_counts > 0, 1.0, 0.0)
+
+    def local_loss(self, batch: Batch) -> Tensor:
+        assert batch.features is not None
+        mean = batch.mask @ batch.features / batch.mask.sum().clamp(min=1)
+        spread = (batch.features - mean).square().sum(-1)
+        frequent = batch.logits.softmax(-1) @ batch.class_counts
+        return cross_entropy(batch.logits, batch.targets) + 0.01 * (spread + frequent)
+
+    def gradient(self, at: Callable[[Tensor], Tensor], params: Tensor, client: Client) -> Tensor:
+        gradient = at(params)
+        return at(params + 0.05 * gradient / gradient.norm())
+
+    def report(self, trained: Trained) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        assert trained.class_features is not None
+        return {"sums": trained.class_features.T}, {}
+
+
+OTHERS = [OwnHead, FixedHead, FedInit, Decorrelated, Lookahead, Trimmed, InPairs, RefittedHead, AsOneWouldWriteIt]
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_an_algorithm_of_another_kind_is_the_same_everywhere(kind: type[Algorithm]) -> None:
     done = check_algorithm(kind)
+    alone = "it trains alone: runs whose clients train in groups are not stacked"
+    assert done[-2] == (alone if kind is InPairs else "other runs beside it change nothing")
     assert done[-1] == "Flower's messages give the same model"
 
 
@@ -177,6 +208,16 @@ def final_params(dataset: Dataset, algorithm: Algorithm, **settings: Any) -> Ten
     return train([replace(lane, algorithm=algorithm)], data, 3).stack.params[0]
 
 
+@dataclass(frozen=True)
+class Clamped(Algorithm):
+    """Rates of classes that a client lacks mean nothing."""
+
+    power: float = 1.0
+
+    def class_rates(self, class_counts: Tensor) -> Tensor:
+        return class_counts.clamp(min=1) ** self.power
+
+
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     "same",
@@ -184,6 +225,7 @@ def final_params(dataset: Dataset, algorithm: Algorithm, **settings: Any) -> Ten
         make_algorithm("fedsam", rho=0),
         make_algorithm("feddyn", alpha=0),
         make_algorithm("resample", power=1),
+        Clamped(),
         FedInit(beta=0.0),
         Lookahead(momentum=0.0),
         InPairs(size=1),
@@ -192,7 +234,7 @@ def final_params(dataset: Dataset, algorithm: Algorithm, **settings: Any) -> Ten
 def test_is_fedavg_where_its_option_says_so(pictures: Dataset, same: Algorithm) -> None:
     plain = final_params(pictures, make_algorithm("fedavg"))
     assert torch.allclose(final_params(pictures, same), plain, **EXACT)
-    options = [name for name in ("rho", "alpha", "beta", "momentum", "size") if hasattr(same, name)]
+    options = [name for name in ("rho", "alpha", "beta", "momentum", "power", "size") if hasattr(same, name)]
     for name in options:  # and is not where it says otherwise
         other = replace(same, **{name: type(getattr(same, name))(2 if name == "size" else 0.3)})
         assert not torch.allclose(final_params(pictures, other), plain, atol=1e-6)
@@ -356,23 +398,40 @@ def test_an_algorithm_of_version_0_1_calls_the_one_it_extends_as_it_did(pictures
     assert torch.equal(models[0].stack.params, models[1].stack.params)
 
 
-def test_a_model_with_a_head_of_its_own_is_returned_and_saved_with_it(tmp_path: Any) -> None:
-    from fedga import simulate
-    from fedga.data import load_dataset, make_federation
+HEAD_OF_PARAMETERS_ALONE = """
+from dataclasses import dataclass
+from fedga.algorithms import Algorithm
+
+@dataclass(frozen=True)
+class Backwards(Algorithm):
+    def head(self, features, params, received):
+        [*_, weight] = [value for value in params.values() if value.dim() == 2]
+        return (features @ weight.mT).flip(-1)
+"""
+
+
+@pytest.mark.parametrize("name", ["fednh", "backwards"])
+def test_a_model_with_a_head_of_its_own_is_returned_and_saved_with_it(
+    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedga import data
     from fedga.spec.settings import RunSpec
     from fedga.store.store import Store
     from fedga.study.model_files import load_model, model_path
     from fedga.study.sweep import run_sweep
 
-    federation = make_federation(load_dataset("digits"), clients=10, seed=0, alpha=0.5)
+    (tmp_path / "backwards.py").write_text(HEAD_OF_PARAMETERS_ALONE)
+    (tmp_path / "fedga.toml").write_text('[algorithms]\nbackwards = "backwards.py:Backwards"\n')
+    monkeypatch.setenv("FEDGA_PROJECT", str(tmp_path / "fedga.toml"))
+    federation = data.make_federation(data.load_dataset("digits"), clients=10, seed=0, alpha=0.5)
     settings = {"rounds": 3, "active": 5, "batch_size": 16}
-    result = simulate(federation, "mlp", "fednh", **settings)
+    result = simulate(federation, "mlp", name, **settings)
     test = torch.from_numpy(federation.dataset.test_inputs) / federation.dataset.input_scale
     targets = torch.from_numpy(federation.dataset.test_targets)
     accuracy = (result.model(test).argmax(-1) == targets).double().mean().item()
     assert accuracy == pytest.approx(result.rounds[-1]["accuracy"])
 
-    spec = RunSpec(dataset="digits", alpha=0.5, clients=10, algorithm="fednh", **settings)
+    spec = RunSpec(dataset="digits", alpha=0.5, clients=10, algorithm=name, **settings)
     with Store(tmp_path) as store:
         run_sweep([spec], store, torch.device("cpu"))
     saved = load_model(model_path(tmp_path, spec))
@@ -448,6 +507,7 @@ class AskedWithPrototypes(type(make_algorithm("fednh"))):  # type: ignore[misc]
 COMBINED: list[tuple[Algorithm, dict[str, Any]]] = [
     (LongerEpochs(), {}),
     (InPairs(), {"active": 4, "availability": "0.4"}),
+    (InPairs(), {"active": 4, "select": "bandit"}),
     (Trimmed(), {"active": 4, "availability": "0.4"}),
     (PairsWithOwnHeads(), {"active": 4, "model": "tests.engine.runs:Mixing"}),
     (NoticedHeads(), {"active": 4}),
@@ -469,12 +529,49 @@ def test_combinations_train_as_the_plain_loop_does(
     assert_same_state(engine.stack.states()[0], reference_state(reference, engine), **EXACT)
 
 
-def test_statistics_of_frozen_layers_stand_still(pictures: Dataset, exact_data: DeviceData) -> None:
-    @dataclass(frozen=True)
-    class HeadAlone(Algorithm):
-        def moves(self, parameters: Parameters) -> Collection[str]:
-            return parameters.head
+@dataclass(frozen=True)
+class HeadAlone(Algorithm):
+    def moves(self, parameters: Parameters) -> Collection[str]:
+        return parameters.head
 
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_statistics_of_a_frozen_backbone_stand_still(pictures: Dataset, affine: bool) -> None:
+    federation = make_federation(pictures, (20, 20, 20))
+    body = (nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, affine=affine))
+    network = nn.Sequential(*body, nn.Linear(8, 4), nn.BatchNorm1d(4, affine=False))
+    network[1].requires_grad_(False)
+    result = simulate(federation, network, HeadAlone(), rounds=2, active=2)
+    before, after = network.state_dict(), result.model.state_dict()
+    moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert moved - {"4.num_batches_tracked"} == {"3.weight", "3.bias", "4.running_mean", "4.running_var"}
+
+
+def test_a_returned_model_can_be_trained_further_by_another_algorithm(pictures: Dataset) -> None:
+    federation = make_federation(pictures, (20, 20, 20))
+    result = simulate(federation, "mlp", FixedHead(), rounds=1, active=2)
+    assert all(parameter.requires_grad for parameter in result.model.parameters())
+    further = simulate(federation, result.model, HeadAlone(), rounds=1, active=2).model.state_dict()
+    moved = {name for name, value in result.model.state_dict().items() if not torch.equal(value, further[name])}
+    assert moved == {"output.weight", "output.bias"}
+
+
+def test_a_client_with_no_class_to_draw_is_refused(pictures: Dataset) -> None:
+    @dataclass(frozen=True)
+    class FirstClassAlone(Algorithm):
+        def class_rates(self, class_counts: Tensor) -> Tensor:
+            return torch.where(torch.arange(len(class_counts)) > 1, class_counts, 0.0)
+
+    with pytest.raises(FedGAError, match="draws none of the classes that client 0 holds: give one of them a rate"):
+        simulate(make_federation(pictures, (20, 20, 20)), "mlp", FirstClassAlone(), rounds=1, active=2)
+
+
+def test_rules_that_read_a_head_which_stands_still_are_refused_before_training(pictures: Dataset) -> None:
+    with pytest.raises(FedGAError, match="--select bandit reads how training moves the bias"):
+        simulate(make_federation(pictures, (20, 20, 20)), "mlp", FixedHead(), rounds=1, active=2, select="bandit")
+
+
+def test_statistics_of_frozen_layers_stand_still(pictures: Dataset, exact_data: DeviceData) -> None:
     lane = replace(make_lane(pictures, model="tests.engine.runs:Mixing", diagnose_every=0), algorithm=HeadAlone())
     engine = train([lane], exact_data, 0)
     before = engine.stack.buffers.clone()

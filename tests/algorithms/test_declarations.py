@@ -83,6 +83,7 @@ def assert_declared(
         "1": (),
         "classes": (classes,),
         "parameters": (reference.parameters.total,),
+        "features": (features,),
         "classes×features": (classes, features),
     }
     Hooks(reference.algorithm, type(reference.algorithm).__name__, shapes).as_declared(hook, what, actual)

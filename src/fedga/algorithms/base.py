@@ -240,9 +240,9 @@ class Algorithm:
         """Loss of every sample, ``[samples]``."""
         return cross_entropy(batch.logits, batch.targets)
 
-    def penalty(self, params: Tensor, global_params: Tensor) -> Tensor | None:
-        """A regulariser on the parameters, added to the mean loss, ``[]``; None for none."""
-        return None
+    def penalty(self, params: Tensor, global_params: Tensor) -> Tensor:
+        """A regulariser on the parameters, added to the mean loss, ``[]``."""
+        return params.new_zeros(())
 
     def gradient(self, at: Callable[[Tensor], Tensor], params: Tensor, client: Client) -> Tensor:
         """The step's gradient, ``[parameters]``; ``at(params)`` is that of loss and penalty on this step's batch.
@@ -315,7 +315,7 @@ class Algorithm:
         return step(result.update)
 
     def finish(self, server: Server, reports: Tensors) -> Tensor:
-        """The final model after an exchange that follows the last round; ``reports [clients, ...]``.
+        """The final model after an exchange that follows the last round; ``reports [clients, ...]`` of all that answer.
 
         The model averaged over rounds (``--server-average``) is left as it is.
         """

@@ -119,7 +119,10 @@ class DeviceData:
 class FederationTable:
     """Several federations of one data set, to be looked up by (federation, client) on the device."""
 
-    def __init__(self, federations: Sequence[Federation], device: torch.device) -> None:
+    def __init__(
+        self, federations: Sequence[Federation], device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """``dtype`` is that of class counts."""
         self.device = device
         unique = list({id(federation): federation for federation in federations}.values())
         order = {id(federation): position for position, federation in enumerate(unique)}
@@ -130,7 +133,7 @@ class FederationTable:
         starts = np.stack([f.offsets[:-1] + base for f, base in zip(unique, bases, strict=False)])
         self.starts = torch.from_numpy(starts).to(device)  # [federations, clients]
         self.sizes = torch.from_numpy(np.stack([f.sizes for f in unique])).to(device)
-        self.class_counts = torch.from_numpy(np.stack([f.class_counts for f in unique])).float().to(device)
+        self.class_counts = torch.from_numpy(np.stack([f.class_counts for f in unique])).to(device, dtype)
         self.largest = int(max(f.sizes.max() for f in unique))
 
     def samples(self, lanes: Tensor, clients: Tensor, positions: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class Engine:
                 self.model.keep_features()
         self.stack = LaneStack(lanes, self.model, data, states)
         self.segments = self.stack.segments
-        table = self.table = FederationTable([lane.federation for lane in lanes], self.device)
+        table = self.table = FederationTable([lane.federation for lane in lanes], self.device, self.model.dtype)
         self.graphs = GraphCache() if self.device.type == "cuda" and not self.model.moving_buffers else None
         self.planner = SlotPlanner(
             [lane.spec for lane in lanes],
@@ -274,7 +274,8 @@ class Engine:
         models = (result.params.clone(), result.buffers.clone()) if keep else None
         reports = [{name: value.clone() for name, value in report.items()} for report in result.reports]
         states = [
-            state | (part.own.of_model(result.params[part.slots], result.buffers[part.slots]) if part.own else {})
+            {name: value.clone() for name, value in state.items()}
+            | (part.own.of_model(result.params[part.slots], result.buffers[part.slots]) if part.own else {})
             for part, state in zip(slots.segments, result.client_states, strict=True)
         ]
         return [TrainedChunk(chunk, update, buffers, slots.segments, reports, states, models)]

@@ -73,8 +73,7 @@ def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer
     mover, stack = LocalOptimizer(optimizer, momentum, slots.weight_decay, slots.clip), _ClientStack(model, data, slots)
     params, buffers = stack.starts(), slots.buffers
     scratch = torch.empty_like(params)
-    changed = any(overrides(part.algorithm, hook) for part in slots.segments for hook in ("correct", "gradient"))
-    adds = model.adds_gradients and slots.centralize is None and not changed
+    adds = model.adds_gradients and slots.centralize is None and not stack.changes_gradients
     # For all steps at once: in a small network, every operation less in a step counts.
     steps = torch.arange(slots.samples.shape[1], device=params.device)
     rates = torch.where(steps[:, None] < slots.plan.steps, slots.lr, 0.0)
@@ -104,6 +103,11 @@ class _ClientStack:
     model: StackedModel
     data: DeviceData
     slots: Slots
+
+    @property
+    def changes_gradients(self) -> bool:
+        algorithms = [segment.algorithm for segment in self.slots.segments]
+        return any(overrides(each, hook) for each in algorithms for hook in ("correct", "gradient"))
 
     def starts(self) -> Tensor:
         params = self.slots.params.clone()
@@ -194,7 +198,7 @@ class _Step:
     def __init__(self, stack: _ClientStack, number: int, shares: Tensor) -> None:
         self.stack, self.model, self.slots, self.shares = stack, stack.model, stack.slots, shares
         slots, data = stack.slots, stack.data
-        places, self.mask = slots.samples[:, number], slots.plan.mask[:, number]
+        places, self.mask = slots.samples[:, number], slots.plan.mask[:, number].to(slots.params.dtype)
         moves = None if slots.moves is None else slots.moves[:, number]
         self.inputs = data.batches(places, slots.scaling, moves, slots.augmentation)
         self.targets = data.train_targets[places]
@@ -229,7 +233,15 @@ class _Step:
             if overrides(segment.algorithm, "correct"):
                 part = segment.slots
                 gradient[part] = self.stack.mapped(segment.algorithm.correct, segment, gradient[part])
+        if self.stack.changes_gradients:
+            self._stand_still(gradient)
         return gradient, buffers
+
+    def _stand_still(self, gradient: Tensor) -> None:
+        """Slots without a batch of their own have a gradient of 0, by whose norm a hook may have divided."""
+        idle = ~self.mask.any(1)
+        if idle.is_cuda or idle.any():
+            gradient.masked_fill_(idle[:, None], 0.0)
 
     def _asked(self, segment: SlotSegment, params: Tensor, buffers: Tensor, into: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient of an algorithm that says itself where it is taken; buffers are those of its first pass."""

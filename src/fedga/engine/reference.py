@@ -35,12 +35,12 @@ class Reference:
     def __init__(self, lane: Lane, data: DeviceData) -> None:
         self.lane, self.spec, self.federation, self.dataset = lane, lane.spec, lane.federation, data.dataset
         self.algorithm, self.selection = lane.algorithm, lane.selection
-        self.class_counts = torch.from_numpy(self.federation.class_counts).float()
         self.model = with_keyed_dropout(copy.deepcopy(lane.model))
         self.averaged = copy.deepcopy(self.model)
         self.parameters = Parameters(self.model)
         self.round = 0
         params = _vector(self.model)
+        self.class_counts = torch.from_numpy(self.federation.class_counts).to(params)
         self.optimizer_state = lane.server.state(params)
         setup = Setup(params, self.federation.num_clients, self.dataset.num_classes, self.parameters)
         self.state: Tensors = self.algorithm.server_state(setup)
@@ -79,7 +79,7 @@ class Reference:
         chosen: list[list[int]] = []
         for epoch in range(self.spec.local_epochs):
             keys = [streams.key(self.spec.seed, "batches", self.round, k, epoch, i) for i in range(length)]
-            rates = self.algorithm.class_rates(counts)
+            rates = torch.where(counts > 0, self.algorithm.class_rates(counts).to(counts), 0.0)
             as_they_occur = torch.allclose(rates * counts.sum(), counts * rates.sum())
             if as_they_occur and length == len(places):
                 order = [place for _, place in sorted(zip(keys, places, strict=True))]
@@ -131,15 +131,15 @@ class Reference:
         shares = sizes / sizes.sum()
         weights = algorithm.weights(self.state, clients, shares)
 
-        models, reports = self._train(clients, received)
+        returned, models, reports = self._train(clients, received)
         update = sum(weight * (_vector(local) - start) for weight, local in zip(weights, models, strict=True))
         assert isinstance(update, Tensor)
         stays = self.parameters.mask(self.staying[0])
         update = torch.where(stays, 0.0, update)
         seen = {name: torch.stack([report[name] for report in reports]) for name in reports[0]}
-        returned = torch.stack([torch.where(stays, start, _vector(local)) for local in models])
+        sent = torch.stack([torch.where(stays, start, _vector(local)) for local in returned])
         of_algorithm, of_rule = (
-            RoundResult(self.round, clients, shares, update, seen | each.inspect(self._server(start), returned), survey)
+            RoundResult(self.round, clients, shares, update, seen | each.inspect(self._server(start), sent), survey)
             for each in (algorithm, self.selection)
         )
         self.state = algorithm.update_server(self.state, of_algorithm)
@@ -173,18 +173,22 @@ class Reference:
             chosen = self.selection.select(Choice(self.round, *given))
         return torch.stack([client for client in chosen if there[client]])
 
-    def _train(self, clients: Tensor, received: Tensors) -> tuple[list[nn.Module], list[dict[str, Tensor]]]:
-        """The model that counts for every client, and its report; members of a group train one after another."""
+    def _train(
+        self, clients: Tensor, received: Tensors
+    ) -> tuple[list[nn.Module], list[nn.Module], list[dict[str, Tensor]]]:
+        """Every client's model, the one that counts for it (of a group, in which clients train in turn, the last one),
+        and its report."""
         groups = list(range(len(clients)))
         if overrides(self.algorithm, "groups"):
             server = self._server(_vector(self.model))
             groups = self.algorithm.groups(server, clients, self.class_counts[clients]).tolist()
         newest: dict[int, nn.Module] = {}
-        reports = []
+        models, reports = [], []
         for k, group in zip(clients.tolist(), groups, strict=True):
             newest[group], report = self._train_client(k, received, newest.get(group, self.model))
+            models.append(newest[group])
             reports.append(report)
-        return [newest[group] for group in groups], reports
+        return models, [newest[group] for group in groups], reports
 
     def _train_client(self, k: int, received: Tensors, model: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
         spec, algorithm = self.spec, self.algorithm
@@ -256,13 +260,13 @@ class Reference:
             vector_to_parameters(params.clone(), _trained(there))
             set_dropout_key(there, key)
             logits, features = self._outputs(there, inputs, client.received)
-            given = (logits, targets, torch.ones(len(targets)), client.class_counts, teacher[0], client.received)
+            given = (logits, targets, logits.new_ones(len(targets)), client.class_counts, teacher[0], client.received)
             both = (features, teacher[1]) if algorithm.needs_features else (None, None)
             batch = Batch(*given, *both, client.round)
             loss = algorithm.local_loss(batch).mean()
             penalty = algorithm.penalty(parameters_to_vector(_trained(there)), client.global_params)
             there.zero_grad()
-            (loss if penalty is None else loss + penalty).backward()
+            (loss + penalty).backward()
             found = _flat([torch.zeros_like(each) if each.grad is None else each.grad for each in _trained(there)])
             vector_to_parameters(kept, _trained(local))
             return found

@@ -108,7 +108,7 @@ def simulate(
             rows.append({"round": result.round, **result.metrics})
         if on_round is not None:
             on_round(result)
-    return _result(engine, rows, diverged)
+    return _result(engine, network, rows, diverged)
 
 
 _OF_DATA = tuple(each.name for each in dataclasses.fields(DataSettings))
@@ -134,12 +134,13 @@ def _check_outputs(network: nn.Module, dataset: Dataset) -> None:
         )
 
 
-def _result(engine: Engine, rows: list[dict[str, float]], diverged: bool) -> RunResult:
+def _result(engine: Engine, model: nn.Module, rows: list[dict[str, float]], diverged: bool) -> RunResult:
+    """``model`` is the network as it was given: nothing in it is frozen that the algorithm alone does not move."""
     stack = engine.stack
     sent = {name: value.cpu() for name, value in engine.server.sent_with_head(0, engine.round).items()}
 
     def module(params: Tensor, buffers: Tensor) -> nn.Module:
-        network = copy.deepcopy(engine.lanes[0].model)  # what the algorithm freezes included
+        network = copy.deepcopy(model)
         engine.model.unflatten(params[0].cpu(), buffers[0].cpu(), network)
         return with_head(network, engine.lanes[0].algorithm, sent)
 

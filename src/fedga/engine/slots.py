@@ -66,9 +66,11 @@ class SlotPlanner:
         """How many samples every client's epoch has, ``[lanes, clients]``: all it holds, unless the algorithm says."""
         lengths = self.table.sizes[self.table.of_lane].clone()
         for lane, algorithm in enumerate(self.algorithms):
+            counts = self.table.class_counts[self.table.of_lane[lane]]
+            if overrides(algorithm, "class_rates"):
+                _check_rates(algorithm, counts)
             if overrides(algorithm, "epoch_length"):
-                found = vmap(algorithm.epoch_length)(self.table.class_counts[self.table.of_lane[lane]])
-                lengths[lane] = found.round().long().clamp(min=1)
+                lengths[lane] = vmap(algorithm.epoch_length)(counts).round().long().clamp(min=1)
         return lengths
 
     def slots(
@@ -150,7 +152,8 @@ class SlotPlanner:
         counts = self.table.class_counts[self.table.of_lane[which], flat]
         rates, drawn = counts.clone(), torch.zeros(len(flat), dtype=torch.bool, device=self.device)
         for segment in drawing:
-            rates[segment.slots] = vmap(segment.algorithm.class_rates)(counts[segment.slots]).to(rates.dtype)
+            asked = vmap(segment.algorithm.class_rates)(counts[segment.slots]).to(rates.dtype)
+            rates[segment.slots] = torch.where(counts[segment.slots] > 0, asked, 0.0)
             drawn[segment.slots] = True
         # Classes that come as often as they occur, in an epoch of the usual length: every sample once.
         usual = torch.isclose(rates * counts.sum(1, keepdim=True), counts * rates.sum(1, keepdim=True)).all(1)
@@ -164,6 +167,16 @@ class SlotPlanner:
         position = torch.arange(self.table.largest, device=self.device).expand(len(flat), -1)
         real = position < self.table.sizes[self.table.of_lane[which], flat][:, None]
         return self.table.samples(which, flat, torch.where(real, position, 0)), real.to(self.dtype)
+
+
+def _check_rates(algorithm: Algorithm, counts: Tensor) -> None:
+    rates: Tensor = vmap(algorithm.class_rates)(counts)
+    nothing = ~(torch.where(counts > 0, rates, 0.0).sum(1) > 0)
+    if nothing.any():
+        raise FedGAError(
+            f"class_rates of {type(algorithm).__name__} draws none of the classes that client "
+            f"{int(nothing.nonzero()[0])} holds: give one of them a rate above 0"
+        )
 
 
 def check_pictures(dataset: Dataset, augmentation: Augmentation) -> None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedga.algorithms.base import RoundResult, Server, Setup, Tensors, option
+from fedga.algorithms.parameters import Parameters
 from fedga.errors import FedGAError
 from fedga.selection.base import Choice, Selection
 
@@ -29,6 +30,7 @@ class Bandit(Selection):
     sums_only: ClassVar[bool] = False
 
     def state(self, setup: Setup) -> dict[str, Tensor]:
+        _bias(setup.parameters)
         return {name: torch.zeros(setup.num_clients, device=setup.params.device) for name in ("turns", "rewards")}
 
     def select(self, choice: Choice) -> Tensor:
@@ -38,10 +40,7 @@ class Bandit(Selection):
         return choice.smallest(choice.draws * 1e-3 - value.double())
 
     def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
-        names = [name for name in server.parameters.head if len(server.parameters.shapes[name]) == 1]
-        if not names:
-            raise FedGAError("--select bandit reads the bias of the model's last linear layer, and there is none")
-        bias = server.parameters.slices()[names[0]]
+        bias = _bias(server.parameters)
         mix = F.softmax((client_params[:, bias] - server.params[bias]) / self.temperature, dim=-1)
         return {"reward": 1 / -mix.clamp(min=1e-12).log().mean(-1)}
 
@@ -51,3 +50,14 @@ class Bandit(Selection):
             "turns": state["turns"] + chosen.sum(0),
             "rewards": state["rewards"] + result.reports["reward"] @ chosen,
         }
+
+
+def _bias(parameters: Parameters) -> slice:
+    """Where the bias of the head lies."""
+    for name in parameters.head:
+        if len(parameters.shapes[name]) == 1:
+            return parameters.slices()[name]
+    raise FedGAError(
+        "--select bandit reads how training moves the bias of the last linear layer, and here none is trained: choose "
+        "another rule"
+    )

@@ -96,12 +96,20 @@ def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
     return folder / "models" / f"{safe}{'-averaged' if averaged else ''}.safetensors"
 
 
-def save_model(path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor]) -> None:
-    """Write weights and description in one step: a reader never sees half a file."""
+def save_model(
+    path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor], beside: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write weights and description in one step: a reader never sees half a file.
+
+    ``beside`` is what the algorithm's head needs besides the weights; None where the network's own head is used.
+    """
     pixels = InputScaling.of(dataset, spec.standardize)
     description = {"format": FORMAT, "spec": spec.to_json(), "fingerprint": dataset.fingerprint}
     description |= {name: json.dumps(getattr(dataset, name)) for name in ("input_shape", *_NAMES)}
     description |= {f"pixel_{name}": json.dumps(getattr(pixels, name).tolist()) for name in ("scale", "shift")}
+    if beside is not None:
+        description["head"] = "algorithm"
+        weights = weights | {RECEIVED + name: value for name, value in beside.items()}
     write_whole(path, seal(weights, description))
     write_whole(path.with_suffix(".json"), json.dumps(json.loads(spec.to_json()), indent=2) + "\n")
 
@@ -129,19 +137,27 @@ def load_model(path: Path, model: str | None = None, notice: Callable[[str], Non
     weights = {name: value for name, value in file.tensors.items() if not name.startswith(RECEIVED)}
     network = _network(path, description, model, weights, notice)
     beside = {name.removeprefix(RECEIVED): file.tensors[name] for name in file.tensors.keys() - weights.keys()}
-    return SavedModel(model=_headed(path, description["spec"], network, beside), **description)
+    if "head" in file.metadata:
+        network = _headed(path, description, network, beside)
+    return SavedModel(model=network, **description)
 
 
-def _headed(path: Path, spec: RunSpec, network: nn.Module, beside: Mapping[str, Tensor]) -> nn.Module:
-    """The network with the head of its algorithm, where that is not the network's own."""
-    if not beside:
-        return network
+def _headed(path: Path, description: Mapping[str, Any], network: nn.Module, beside: Mapping[str, Tensor]) -> nn.Module:
+    """The network with the head of its algorithm."""
+    spec: RunSpec = description["spec"]
     cure = "name it in your fedga.toml if you trust that code"
     plugins.received_part("algorithms", spec.algorithm_name, ALGORITHMS, str(path), cure)
     algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
     if any(not value.is_floating_point() or not value.isfinite().all() for value in beside.values()):
         raise FedGAError(f"the head in {path} holds what are not finite numbers: give an intact copy")
-    return with_head(network, algorithm, beside).eval()
+    model = with_head(network, algorithm, beside).eval()
+    try:
+        with torch.no_grad():
+            model(torch.zeros(2, *description["input_shape"]))
+    except Exception as error:
+        sentence = f"the head in {path} does not fit the algorithm {spec.algorithm_name} ({one_line(error)})"
+        raise FedGAError(f"{sentence}: give an intact copy, or the code it was trained with") from error
+    return model
 
 
 def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedga.algorithms import ALGORITHMS
+from fedga.algorithms.base import overrides
 from fedga.common.sealed import DamagedError, is_whole
 from fedga.data import Dataset
 from fedga.engine.device_data import DeviceData
@@ -29,7 +30,7 @@ from fedga.spec.settings import RunSpec
 from fedga.store.database import explained
 from fedga.store.records import ClientRound, Group, PartitionRecord, RoundMetrics, Run
 from fedga.store.store import Store
-from fedga.study.model_files import RECEIVED, model_path, save_model
+from fedga.study.model_files import model_path, save_model
 from fedga.study.prepare import Preparation
 from fedga.study.states import check_states, read_states, write_states
 
@@ -287,20 +288,22 @@ class _GroupRun:
         assert self.engine is not None
         lane, model = self.engine.lanes[position], self.engine.model
         stack, dataset = self.engine.stack, self.engine.data.dataset
-        received = self.engine.server.sent_with_head(position, self.engine.round)
+        sent = self.engine.server.sent_with_head(position, self.engine.round)
+        beside = None
+        if overrides(lane.algorithm, "head"):
+            beside = {name: value.cpu().clone() for name, value in sent.items()}
 
         def weights(params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
             named = model.params.views(params.cpu()) | model.buffers.views(buffers.cpu())
-            own = {name: tensor.clone() for name, tensor in named.items() if name in lane.model.state_dict()}
-            return own | {RECEIVED + name: value.cpu().clone() for name, value in received.items()}
+            return {name: tensor.clone() for name, tensor in named.items() if name in lane.model.state_dict()}
 
         with explained(self.store.folder):
             path = model_path(self.store.folder, lane.run)
-            save_model(path, lane.run, dataset, weights(stack.params[position], stack.buffers[position]))
+            save_model(path, lane.run, dataset, weights(stack.params[position], stack.buffers[position]), beside)
             if position in stack.averaging:
                 place = stack.averaging.index(position)
                 averaged = weights(stack.averaged_params[place], stack.averaged_buffers[place])
-                save_model(model_path(self.store.folder, lane.run, averaged=True), lane.run, dataset, averaged)
+                save_model(model_path(self.store.folder, lane.run, averaged=True), lane.run, dataset, averaged, beside)
 
     def _commit(self, round_number: int) -> None:
         unsaved, self.unsaved = self.unsaved, _Unsaved()

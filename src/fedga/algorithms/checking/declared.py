@@ -31,7 +31,7 @@ def check_options(kind: type[Algorithm], name: str) -> None:
                 f"{option} of {name} is written as an option: write {option}: ClassVar[{_written(types[option])}] = ..."
             )
         if option not in options:
-            raise FedGAError(f"{name} has {option}, which is no option: write @dataclass(frozen=True) above it")
+            raise FedGAError(f"{name} has {option}, which is not an option: write @dataclass(frozen=True) above it")
     for option, default in options.items():
         if default is MISSING:
             raise FedGAError(f"option {option} of {name} has no default: give it one, as in {option}: float = 1.0")
@@ -58,6 +58,11 @@ def check_declarations(kind: type[Algorithm], name: str) -> None:
     for part, needed in _ASKED_FOR.items():
         if getattr(kind, part) is not getattr(Algorithm, part) and not getattr(kind, needed):
             raise FedGAError(f"{name}: has {part} without {needed}: write {needed}: ClassVar[bool] = True")
+    if kind.evaluates_all_clients and kind.travels is not Algorithm.travels:
+        raise FedGAError(
+            f"{name}: evaluates_all_clients asks about the received model, of which travels leaves a part at the "
+            "clients: leave out one of the two"
+        )
     surveyed = any(sent.name == "survey" for sent in kind.uploads)
     if kind.evaluates_all_clients and not surveyed:
         raise FedGAError(

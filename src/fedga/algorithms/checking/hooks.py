@@ -144,25 +144,27 @@ class Hooks:
 
     def as_declared(self, hook: str, what: str, found: Any, *, does: str = "return") -> None:
         """Names and sizes, so that the costs that are printed are those that are paid."""
-        sizes = {sent.name: sent.size for sent in getattr(self.algorithm, what)}
+        declared = {sent.name: sent for sent in getattr(self.algorithm, what)}
         if what == "uploads":
-            sizes.pop("survey", None)  # which is no part of a report
+            declared.pop("survey", None)  # which is not part of a report
+        lengths = {size: shape[0] for size, shape in self.shapes.items() if len(shape) == 1}
         for name, value in self.tensors(hook, found).items():
             size = next((size for size, shape in self.shapes.items() if shape == tuple(value.shape)), None)
-            if size is None or not value.is_floating_point():
+            fits = name in declared and declared[name].shape(lengths) == tuple(value.shape)
+            if not (fits or size) or not value.is_floating_point():
                 here = f" ({self._classes_here(hook)})" if hook in _CLASSES else ""
                 raise self.wrong(
                     f"{hook} {does}s {name!r} of shape {list(value.shape)} and type {value.dtype}: make it a float "
                     f"tensor of a shape that {what} can declare, such as [], [classes] or [parameters]{here}"
                 )
-            if name not in sizes:
+            if name not in declared:
                 tells = "" if what == "client_state_spec" else ', "what it reveals about a client"'
                 raise self.wrong(
                     f'{hook} {does}s {name!r}, which {what} does not declare: add Sent("{name}", "{size}"{tells})'
                 )
-            other = f'{hook} {does}s {name!r} of size "{size}", which {what} declares as "{sizes[name]}"'
-            self.require(sizes[name] == size, f"{other}: correct one of them")
-        for name in sizes.keys() - found.keys():
+            other = f'{hook} {does}s {name!r} of size "{size}", which {what} declares as "{declared[name].size}"'
+            self.require(fits, f"{other}: correct one of them")
+        for name in declared.keys() - found.keys():
             raise self.wrong(f"{what} declares {name!r}, which {hook} does not {does}: {does} it, or declare less")
 
     def wrong(self, sentence: str) -> FedGAError:

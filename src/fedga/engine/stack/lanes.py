@@ -77,7 +77,8 @@ class Lane:
 def frozen(model: nn.Module, algorithm: Algorithm) -> nn.Module:
     """The network with everything frozen that the algorithm does not move; ``stands_still`` says what.
 
-    Statistics stand still with the layer whose parameters all do.
+    Statistics stand still with their layer where nothing of it is trained; a layer without parameters goes with the one
+    before it.
     """
     if not overrides(algorithm, "moves") or hasattr(model, "stands_still"):
         return model
@@ -86,9 +87,10 @@ def frozen(model: nn.Module, algorithm: Algorithm) -> nn.Module:
     still = frozenset(name for name, each in parameters.items() if each.requires_grad and name not in moving)
     for name in still:
         parameters[name].requires_grad_(False)
+    own: set[str] = set()
     for path, layer in list(model.named_modules()):
-        own = {f"{path}.{name}".lstrip(".") for name, _ in layer.named_parameters(recurse=False)}
-        if isinstance(layer, _BatchNorm) and layer.track_running_stats and own and own <= still:
+        own = {f"{path}.{name}".lstrip(".") for name, _ in layer.named_parameters(recurse=False)} or own
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats and own and own.isdisjoint(moving):
             model.set_submodule(path, FrozenBatchNorm(layer))
             still |= {f"{path}.{name}" for name, value in layer.named_buffers() if value.is_floating_point()}
     object.__setattr__(model, "stands_still", still)

@@ -82,7 +82,7 @@ class Participant:
         data, places = self.client_data.data, self.client_data.places
         federation = Federation(data.dataset, places.cpu().numpy(), np.array([0, len(places)]))
         scaling = self.client_data.scaling[None]
-        table = FederationTable([federation], data.device)
+        table = FederationTable([federation], data.device, self.model.dtype)
         planner = SlotPlanner([self.spec], [self.algorithm], table, data, scaling, dtype=self.model.dtype)
         only = torch.zeros(1, 1, dtype=torch.int64, device=data.device)
         tensors = (_stacked(received.beside), _stacked(kept))
