@@ -7,7 +7,7 @@ from typing import Any
 
 from fedga.cli import _program
 from fedga.cli.commands.run import NAMES, PANELS
-from fedga.spec.kinds import Choice
+from fedga.spec.kinds import OneOf
 from fedga.spec.presets import OTHERS, OWN_DATA, PAPER, PRESETS, STRONG, _paper_table
 from fedga.spec.settings import SETTINGS
 
@@ -94,7 +94,7 @@ def _settings() -> Iterator[str]:
 
 def _allowed(name: str) -> str:
     kind = SETTINGS[name].kind
-    known: Sequence[str] = NAMES.get(name) or (kind.names if isinstance(kind, Choice) else ())
+    known: Sequence[str] = NAMES.get(name) or (kind.names if isinstance(kind, OneOf) else ())
     return ", ".join(f"`{word}`" for word in known) or str(kind)
 
 

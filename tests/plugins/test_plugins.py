@@ -329,7 +329,7 @@ FILES = {
     "class": ("class Focal:\n    pass\n", "is not an algorithm: make it a class that inherits from"),
     "no dataclass": (
         CLASS + "class Focal(Algorithm):\n    gamma: float = 2\n",
-        "has gamma, which is no option: write @data",
+        "has gamma, which is not an option: write @data",
     ),
     "not frozen": (
         CLASS + "@dataclass\nclass Focal(Algorithm):\n    gamma: float = 2.0\n",

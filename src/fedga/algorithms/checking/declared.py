@@ -45,7 +45,7 @@ def check_options(kind: type[Algorithm], name: str) -> None:
         if type(value) in OPTION_TYPES and not known:
             written = type(value).__name__
             raise FedGAError(
-                f"{option} of {name} has no type, and so is no option: write {option}: {written} = {value!r}, or "
+                f"{option} of {name} has no type, and so is not an option: write {option}: {written} = {value!r}, or "
                 f"{option}: ClassVar[{written}] = {value!r} for a constant"
             )
 
