@@ -132,41 +132,18 @@ def test_a_dot_is_an_accuracy_and_the_line_between_two_is_the_lead() -> None:
     written = [text.get_text() for text in axes.texts]
     assert written[:4] == ["+10.0", "+9.0", "+2.0", "+1.0"]
     assert "−3.0" in written
-    assert "Best: " in texts(figure)
     assert_nothing_is_clipped(figure)
 
 
-def test_a_setting_in_which_training_failed_is_an_arrow_in_a_strip_beside_the_scale_with_its_number() -> None:
+def test_a_setting_in_which_training_failed_is_an_arrow_at_the_edge() -> None:
     [axes] = beyond_picture(make_arms({**LEVELS, DECAY: (0.20, 0.62)})).axes
     arrows = [line for line in axes.get_lines() if line.get_marker() == "<"]
     assert [line.get_label() for line in arrows] == ["_fedavg", "_fedavg"]
     left = axes.get_xlim()[0]
     assert left > 0.5
     assert {line.get_xdata()[0] for line in arrows} == {left}
-    assert {"0.200", "0.220"} <= {text.get_text() for text in axes.texts}
-    [strip] = axes.patches
-    ends = strip.get_extents().transformed(axes.transData.inverted())
-    assert ends.x0 == pytest.approx(left)
-    assert ends.x1 < min(axes.get_xticks())
-    whole = beyond_picture(make_arms()).axes[0]
-    assert not whole.patches
-    assert not [line for line in whole.get_lines() if line.get_marker() == "<"]
-
-
-def test_no_dot_lies_on_a_number() -> None:
-    close = {**LEVELS, DECAY: (0.20, 0.60), SCHEDULE: (0.61, 0.21)}  # the dots are as low as the scale goes
-    figures = (beyond_picture(make_arms(close)), beyond_picture(three_data_sets(close)))
-    for axes in (axes for figure in figures for axes in figure.axes):
-        axes.figure.draw_without_rendering()
-        numbers = [text.get_window_extent() for text in axes.texts if text.get_text().startswith("0.2")]
-        assert len(numbers) == 4
-        dots = [line for line in axes.get_lines() if line.get_marker() in ("o", "*")]
-        assert len(dots) == 4 * len(LEVELS) - 4
-        for line in dots:
-            x, y = axes.transData.transform((line.get_xdata()[0], line.get_ydata()[0]))
-            reach = line.get_markersize() / 2 * axes.figure.dpi / 72
-            for box in numbers:
-                assert not (box.x0 - reach < x < box.x1 + reach and box.y0 - 1 < y < box.y1 + 1), line.get_label()
+    assert len([line for line in axes.get_lines() if line.get_marker() in ("o", "*")]) == 4 * len(LEVELS) - 2
+    assert not [line for line in beyond_picture(make_arms()).axes[0].get_lines() if line.get_marker() == "<"]
 
 
 def test_the_caption_counts_the_runs_that_are_not_like_the_others() -> None:
@@ -209,7 +186,7 @@ def assert_no_text_covers_another(figure: Figure) -> None:
 
 def test_data_sets_stand_side_by_side_in_the_order_of_the_paper() -> None:
     figure = beyond_picture(three_data_sets())
-    heads = [next(text.get_text() for text in axes.texts if text.get_weight() == "bold") for axes in figure.axes]
+    heads = [axes.get_title() or axes.get_title("left") for axes in figure.axes]
     assert heads == ["MNIST, α = 0.05", "CIFAR-10, α = 0.05", "SVHN, α = 0.05"]
     table = beyond_table(three_data_sets())
     per_place = len(SETTINGS) + len(EVEN)

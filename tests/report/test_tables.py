@@ -25,7 +25,7 @@ from fedga.report.combinable import combinable_rows, combinable_table
 from fedga.report.costs import algorithms_rows, algorithms_table, cost_columns
 from fedga.report.curves import Curve, curves_from_rows
 from fedga.report.summary import summary_rows, summary_table
-from fedga.report.tables import settings_rows, settings_table
+from fedga.report.tables import settings_table
 from fedga.report.terminal import TitledTable
 from fedga.selection import SELECTIONS
 from fedga.servers import SERVERS
@@ -144,7 +144,7 @@ def test_no_number_is_cut_or_broken_at_any_width(width: int) -> None:
 with torch.device("meta"):
     MLP = Parameters(build_model("mlp", (1, 28, 28), 10))
 HEAD = 4 * (128 * 10 + 10)  # bytes
-FIXED = ("algorithm", "citation", "options", "model_bytes")
+FIXED = ("algorithm", "citation", "options", "model_bytes", "sums_suffice")
 
 
 def test_costs_of_every_algorithm_are_those_it_declares() -> None:
@@ -160,6 +160,8 @@ def test_costs_of_every_algorithm_are_those_it_declares() -> None:
     assert rows["climb"]["extra_forward_passes"] == "1 over all data of every client"
     for key in ("extra_up_bytes", "extra_down_bytes", "client_keeps_bytes"):
         assert rows["scaffold"][key] == 4 * 101_770
+    assert {name for name, row in rows.items() if not row["sums_suffice"]} == {"climb"}
+    assert cost_columns([rows["climb"]], MLP)["the server needs"] == ["more than sums over clients"]
     assert rows["fedga"]["options"] == {"strength": 1.0, "power": 1.0, "variant": "soft"}
     json.dumps(list(rows.values()))
 
@@ -187,6 +189,7 @@ def test_an_algorithm_of_ones_own_is_listed_by_what_it_declares() -> None:
     [row] = algorithms_rows(MLP, 5, {"mine": Mine})
     assert (row["extra_up_bytes"], row["survey_up_bytes"]) == (24, 4)
     assert row["server_learns"] == "a loss; label counts"
+    assert not row["sums_suffice"]
     text = " ".join(printed(algorithms_table("m", MLP, 5, {"mine": Mine}), 250).split())
     assert "20 B; 4 B from every client" in text
 
@@ -216,6 +219,7 @@ def test_what_does_not_move_or_travel_is_not_paid_for() -> None:
     assert (rows["looks"]["server_learns"], rows["looks"]["final_up_bytes"]) == (
         *("second moments; single updates", 4 * 128 * 128),
     )
+    assert {name for name, row in rows.items() if row["sums_suffice"]} == {"fednh", "own"}
     up = {name: cost_columns([row], MLP)["extra up"][0] for name, row in rows.items()}
     assert up["fednh"] == "5.1 kB; 5.2 kB less of the model"
     assert up["looks"] == "65.5 kB after the last round"
@@ -243,11 +247,13 @@ def test_the_table_of_what_goes_with_any_algorithm_has_all_of_it_and_fits() -> N
 
 def test_settings_say_where_they_came_from() -> None:
     sweep = build_sweep({"dataset": ["mnist"], "preset": ["paper", "strong"], "lr": [0.3], "seed": [0, 1, 2, 3]})
-    rows = settings_rows(sweep.provenance)
-    assert {"setting": "lr", "value": "0.3", "source": "--lr"} in rows
-    assert {"setting": "seed", "value": "0-3", "source": "--seeds"} in rows
-    assert [row["value"] for row in rows if row["setting"] == "lr_schedule"] == ["constant", "cosine"]
     table = settings_table(sweep.provenance, width=80)
+    columns = [[cell.plain for cell in cells(table, name)] for name in ("setting", "value", "from")]
+    rows = list(zip(*columns, strict=True))
+    assert ("lr", "0.3", "--lr") in rows
+    assert ("seed", "0-3", "--seeds") in rows
+    at = columns[0].index("lr_schedule")
+    assert (columns[0][at : at + 2], columns[1][at : at + 2]) == (["lr_schedule", ""], ["constant", "cosine"])
     assert [str(column.header) for column in table.columns] == ["setting", "value", "from"]
     text = printed(table, 80)
     assert text.count("lr_schedule") == 1

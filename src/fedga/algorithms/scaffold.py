@@ -19,7 +19,9 @@ class SCAFFOLD(Algorithm):
     citation: ClassVar[str] = "Karimireddy et al. 2020"
     stacks: ClassVar[bool] = True
     downloads: ClassVar[tuple[Sent, ...]] = (Sent("control", "parameters"),)
-    uploads: ClassVar[tuple[Sent, ...]] = (Sent("control_change", "parameters", "the client's mean gradient"),)
+    uploads: ClassVar[tuple[Sent, ...]] = (
+        Sent("control_change", "parameters", "the client's mean gradient", summed=True),
+    )
     client_state_spec: ClassVar[tuple[Sent, ...]] = (Sent("control", "parameters"),)
 
     def client_state(self, params: Tensor) -> dict[str, Tensor]:

@@ -181,13 +181,16 @@ class _ClassColumns:
 
 @dataclass(frozen=True)
 class LabelHeatmapText:
-    """A rich renderable that fits itself to the width and colours of the console it is printed on."""
+    """Samples of each class at each client, which fits itself to the console that it is printed on."""
 
     counts: np.ndarray  # [clients, classes]
     class_names: Sequence[str]
-    title: str
-    client_names: Sequence[str]
-    most_clients: int
+    title: str = ""
+    client_names: Sequence[str] = ()
+    most_clients: int = 20
+
+    def __post_init__(self) -> None:
+        check_counts(self.counts, self.class_names)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = self.counts[: self.most_clients]
@@ -243,16 +246,3 @@ def _block(place: float) -> Style:
     low = min(int(at), len(_BLOCKS) - 2)
     mixed = blend_rgb(parse_rgb_hex(_BLOCKS[low]), parse_rgb_hex(_BLOCKS[low + 1]), at - low)
     return Style(color="#1f2328" if place > 0.55 else "#ffffff", bgcolor=mixed.hex)
-
-
-def label_heatmap_text(
-    class_counts: np.ndarray,
-    class_names: Sequence[str],
-    title: str = "",
-    *,
-    client_names: Sequence[str] = (),
-    most_clients: int = 20,
-) -> LabelHeatmapText:
-    """Samples of each class at each client, ``[clients, classes]``, to be printed on a rich console of any width."""
-    counts = check_counts(class_counts, class_names)
-    return LabelHeatmapText(counts, tuple(class_names), title, tuple(client_names), most_clients)

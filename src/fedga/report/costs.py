@@ -51,6 +51,8 @@ def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_
     passes += ["those of its gradient"] if algorithm.gradient is not Algorithm.gradient else []
     passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []
     passes += ["over the server's samples"] if algorithm.auxiliary_samples else []
+    single = [hook for hook in ("inspect", "weights", "groups") if overrides(own, hook)]
+    single += [one.name for one in (*algorithm.uploads, *algorithm.final_uploads) if not one.summed]
     model_bytes = FLOAT * (num_parameters - kept_bytes)
     return {
         "algorithm": name,
@@ -66,6 +68,7 @@ def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_
         "client_keeps": "; ".join(keeps),
         "server_learns": "; ".join(dict.fromkeys(learned)),
         "server_samples_per_class": algorithm.auxiliary_samples,
+        "sums_suffice": not single,
         "options": {field.name: field.default for field in fields(algorithm)},
     }
 
@@ -97,7 +100,7 @@ def cost_columns(rows: Sequence[Mapping[str, Any]], network: Parameters | None) 
     downs = [(row["extra_down_bytes"], row["survey_down_bytes"]) for row in rows]
     less = [FLOAT * network.total - row["model_bytes"] if network else 0 for row in rows]
     final = [row["final_up_bytes"] for row in rows]
-    samples = [row["server_samples_per_class"] for row in rows]
+    samples = [(row["server_samples_per_class"], row["sums_suffice"]) for row in rows]
     sizes = [f" ({human_bytes(row['client_keeps_bytes'])})" if network and row["client_keeps"] else "" for row in rows]
     return {
         "extra up": [_bytes_text(*of, "from every client") for of in zip(ups, less, final, strict=True)],
@@ -105,7 +108,7 @@ def cost_columns(rows: Sequence[Mapping[str, Any]], network: Parameters | None) 
         "extra forward passes": [row["extra_forward_passes"] for row in rows],
         "a client keeps": [row["client_keeps"] + size for row, size in zip(rows, sizes, strict=True)],
         "the server learns": [row["server_learns"] for row in rows],
-        "the server needs": [f"{number} samples of each class" if number else "" for number in samples],
+        "the server needs": [_needs_text(*of) for of in samples],
         "options": [" ".join(f"{name}={setting_text(of)}" for name, of in row["options"].items()) for row in rows],
     }
 
@@ -114,6 +117,12 @@ def _bytes_text(sent: tuple[int, int], less: int, final: int, whom: str) -> str:
     """Bytes of active clients, of those that only answer a survey, of the model left out, and after the last round."""
     words = {f" {whom}": sent[1], " less of the model": less, " after the last round": final}
     return "; ".join(f"{human_bytes(number)}{word}" for word, number in ({"": sent[0]} | words).items() if number)
+
+
+def _needs_text(samples: int, sums_suffice: bool) -> str:
+    """Sums suffice under secure aggregation."""
+    single = "" if sums_suffice else "more than sums over clients"
+    return "; ".join(filter(None, [f"{samples} samples of each class" if samples else "", single]))
 
 
 def human_bytes(number: int) -> str:

@@ -10,11 +10,6 @@ from fedga.report.terminal import Column, TitledTable, make_table
 from fedga.spec.grid import Provenance
 
 
-def settings_rows(provenance: Iterable[Provenance]) -> list[dict[str, str]]:
-    """One row per setting and source: name, values as a user would type them, and where they came from."""
-    return [{"setting": line.setting, "value": values_text(line.values), "source": line.source} for line in provenance]
-
-
 def values_text(values: Sequence[Any]) -> str:
     """Values as on a flag: whole numbers that follow each other become a range.
 
@@ -29,13 +24,11 @@ def values_text(values: Sequence[Any]) -> str:
 
 def settings_table(provenance: Iterable[Provenance], *, width: int | None = None) -> TitledTable:
     """What every setting is and who decided so; what the user gave stands out, defaults step back."""
-    rows = settings_rows(provenance)
     lines, before = [], ""
-    for row in rows:
-        source = row["source"]
-        style = "dim" if source == "default" else "" if source.startswith(("default", "preset")) else "bold"
-        texts = ("" if row["setting"] == before else row["setting"], row["value"].replace(",", ", "), source)
-        lines.append([Text(text, style=style) for text in texts])
-        before = row["setting"]
+    for line in provenance:
+        style = "dim" if line.source == "default" else "" if line.source.startswith(("default", "preset")) else "bold"
+        shown = "" if line.setting == before else line.setting, values_text(line.values).replace(",", ", ")
+        lines.append([Text(text, style=style) for text in (*shown, line.source)])
+        before = line.setting
     columns = [Column(heading, [line[at] for line in lines]) for at, heading in enumerate(("setting", "value", "from"))]
     return make_table(columns, width=width)

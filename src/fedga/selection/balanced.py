@@ -24,7 +24,6 @@ class Balanced(InTurn):
     citation: ClassVar[str] = "Zhang et al. 2023"
     needs_class_counts: ClassVar[bool] = True
     reveals: ClassVar[str] = "every client's class counts"
-    sums_only: ClassVar[bool] = False
 
     def select(self, choice: Choice) -> Tensor:
         assert choice.class_counts is not None

@@ -27,7 +27,6 @@ class Bandit(Selection):
 
     citation: ClassVar[str] = "Yang et al. 2021"
     reveals: ClassVar[str] = "an estimate of every client's class mix"
-    sums_only: ClassVar[bool] = False
 
     def state(self, setup: Setup) -> dict[str, Tensor]:
         _bias(setup.parameters)

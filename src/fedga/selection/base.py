@@ -40,7 +40,6 @@ class Selection:
     citation: ClassVar[str] = ""
     needs_class_counts: ClassVar[bool] = False  # every client's samples of every class: it reveals them
     reveals: ClassVar[str] = "nothing about a client"
-    sums_only: ClassVar[bool] = True  # whether it works where the server sees sums over clients only
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -75,7 +75,7 @@ def show(
     """Who holds which classes: a client × class heat map, in the terminal and as a picture."""
     check_data_dir(data_dir)
     check_data_variable([name] if data_dir is None else [])
-    from fedga.report.figures import label_heatmap, label_heatmap_text, save
+    from fedga.report.figures import LabelHeatmapText, label_heatmap, save
     from fedga.study.prepare import Preparation
 
     written = {"alpha": alpha, "partition": partition, "clients": clients, "classes_per_client": classes_per_client}
@@ -88,7 +88,7 @@ def show(
     title = f"{dataset.name}: {federation.num_clients} clients, {spec.partition}{drawn}, seed {spec.seed}"
     names = dataset.client_names if spec.partition == "natural" else ()
     shown = (federation.class_counts, dataset.class_names, title)
-    out.print(label_heatmap_text(*shown, client_names=names))
+    out.print(LabelHeatmapText(*shown, client_names=names))
     alpha_text = "" if spec.alpha is None else f"-alpha{spec.alpha:g}"
     target = picture or Path(f"{Path(dataset.name).stem}-{spec.partition}{alpha_text}")
     try:

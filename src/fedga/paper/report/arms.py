@@ -117,12 +117,6 @@ class Ablation:
         return line_without_skew({arm.algorithm: arm.curves for arm in self.arms if arm.even and arm.axes == axes})
 
     @property
-    def goal(self) -> Score:
-        """The line without skew to be reached: the strong one, or where it is missing the paper's."""
-        strong = self.without_skew(ALL)
-        return strong if strong.known else self.without_skew(NONE)
-
-    @property
     def best(self) -> tuple[str, frozenset[str], str] | None:
         """Algorithm, setting and model of the highest accuracy under skew."""
         every = [(algorithm, axes, model) for algorithm in (ALIGNED, PLAIN) for axes in SETTINGS for model in MODELS]

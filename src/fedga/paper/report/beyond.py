@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedga.drawing import style
-from fedga.drawing.canvas import Axes, Figure, PanelSize, compose, text_width, wrap
-from fedga.drawing.style import FONT, GRID, MUTED, SMALL, TEXT, LineStyle, display_name, drawing, line_style, shade
+from fedga.drawing.canvas import Axes, Figure, PanelSize, compose, text_width
+from fedga.drawing.style import GRID, MUTED, SMALL, TEXT, LineStyle, display_name, drawing, line_style, shade
 from fedga.paper import runs
 from fedga.paper.printed import SCORE_TABLES, PrintedScore, printed_score
 from fedga.paper.report import arms
@@ -16,7 +16,6 @@ from fedga.paper.report.arms import ALGORITHMS, ALIGNED, ALL, NO_SKEW, NONE, PLA
 from fedga.paper.report.scores import MODELS, Reading, Score, best_text, score_of, score_text
 from fedga.report.curves import Curve
 from fedga.report.documents import NOTHING, Cell, Table, number_cell
-from fedga.report.summary import number_text
 from fedga.report.words import plural, signed
 from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.settings import RunSpec
@@ -25,7 +24,6 @@ LAST, AVERAGED = Reading(), Reading(model="averaged")
 _DatasetAlpha = tuple[str, float]
 _ENDS = ("", ", averaged")  # of headings
 _ROW = 0.36  # inches of a setting: two models
-_TINY = 0.85 * SMALL  # of the number beside an arrow
 _BETWEEN = 0.19  # of a row, from its middle to either model
 
 
@@ -89,17 +87,14 @@ def beyond_picture(of: Sequence[Arm]) -> Figure:
         left = max(text_width(name, SMALL) for name in names) + 0.2
         right = text_width("−10.0", SMALL) + 0.3
         across = min(3, len(found))
-        width = 4.6 if across == 1 else 2.35
-        tellings = [wrap(_best_text(place), width + right, SMALL) for place in found]
-        above = 0.36 + max(len(lines) for lines in tellings) * SMALL * 1.3 / 72 + 0.22
-        high = _ROW * len(rows) + 0.1
-        sizes = [PanelSize(width, high, left if at == 0 else 0.2, right, top=above) for at in range(across)]
+        width, high = 4.6 if across == 1 else 2.35, _ROW * len(rows) + 0.1
+        sizes = [PanelSize(width, high, left if at == 0 else 0.2, right, top=0.5) for at in range(across)]
         around: Any = {"title": beyond_headline(of), "legend": _legend(found), "caption": _caption(found, rows)}
         figure, axes = compose(-(-len(found) // across), across, sizes, **around, number=len(found))
         for number, (at, place) in enumerate(zip(axes, found, strict=True)):
             _draw_place(at, place, rows)
             at.set_yticks(range(len(rows)), names if number % across == 0 else [])
-            _write_above(at, place.name, tellings[number])
+            at.set_title(place.name, pad=16)
     return figure
 
 
@@ -108,11 +103,6 @@ def _draw_place(axes: Axes, place: Ablation, rows: Sequence[frozenset[str]]) -> 
 
     low, high = _limits(place, rows)
     axes.set(xlim=(low, high), ylim=(len(rows) - 0.5, -0.5), xlabel="test accuracy")
-    if _off_scale(place, rows):  # room left of the scale for an arrow and its number, so that no dot lies on them
-        wide = text_width("0.000", _TINY) + 14 / 72
-        left = low - (high - low) * wide / (axes.bbox.width / axes.figure.dpi - wide)
-        axes.axvspan(left, low, color=shade(GRID, 0.55), linewidth=0, zorder=2.5)  # above whiskers, below numbers
-        axes.set_xlim(left, high)
     ticks = MaxNLocator(4, steps=[1, 2, 2.5, 4, 5, 10]).tick_values(low, high)
     axes.set_xticks([tick for tick in ticks if low <= tick <= high])
     for number, setting in enumerate(rows):
@@ -145,10 +135,6 @@ def _means(place: Ablation, settings: Sequence[frozenset[str]]) -> list[float]:
     return [value for value in every if np.isfinite(value)]
 
 
-def _off_scale(place: Ablation, rows: Sequence[frozenset[str]]) -> bool:
-    return min(_means(place, rows)) < _limits(place, rows)[0]
-
-
 def _draw_pair(axes: Axes, place: Ablation, setting: frozenset[str], model: str, y: float, low: float) -> None:
     lead = place.lead(setting, model)
     ends = {algorithm: place.score(algorithm, setting, model) for algorithm in ALGORITHMS}
@@ -160,11 +146,9 @@ def _draw_pair(axes: Axes, place: Ablation, setting: frozenset[str], model: str,
         where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
         color = shade(line_style(ahead).color, -0.25) if signed(lead, 1) != "0.0" else MUTED
         axes.annotate(signed(lead, 1), (1, y), (8, 0), va="center", size=SMALL, color=color, **where)
-    below = 0
     for algorithm, one in ends.items():
         if one.known and one.mean < low:
-            _draw_below(axes, algorithm, one.mean, y, below)
-            below += 1
+            axes.plot(low, y, "<", ms=6, color=MUTED, zorder=4, label=f"_{algorithm}", clip_on=False)
         elif one.known:
             _draw_dot(axes, algorithm, one, y, model)
 
@@ -175,25 +159,6 @@ def _draw_dot(axes: Axes, algorithm: str, one: Score, y: float, model: str) -> N
         color = shade(style.color, 0.3)
         axes.errorbar(one.mean, y, xerr=one.deviation, fmt="none", ecolor=color, elinewidth=0.8, zorder=2)
     axes.plot(one.mean, y, label=f"{algorithm}, {model}", zorder=4, **{**style.keywords(), "linestyle": "none"})
-
-
-def _draw_below(axes: Axes, algorithm: str, value: float, y: float, number: int) -> None:
-    """What is far too low: a grey arrow at the edge, its number beside it, a second one beside the strip."""
-    place = (axes.get_xlim()[0], y)
-    axes.plot(*place, "<", ms=6, color=MUTED, zorder=4, label=f"_{algorithm}", clip_on=False)
-    box = {"facecolor": "white" if number else "none", "edgecolor": "none", "pad": 0.8}
-    how: Any = {"textcoords": "offset points", "va": "center", "size": _TINY, "zorder": 5, "bbox": box}
-    color = shade(line_style(algorithm).color, -0.25)
-    axes.annotate(number_text(value), place, (7 + 30 * number, 0), color=color, **how)
-
-
-def _write_above(axes: Axes, name: str, lines: Sequence[str]) -> None:
-    step = SMALL * 1.3
-    height = 16 + step * len(lines)
-    where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
-    axes.annotate(name, (0, 1), (0, height + 3), size=FONT, weight="bold", **where)
-    for number, line in enumerate(lines, 1):
-        axes.annotate(line, (0, 1), (0, height - step * number), size=SMALL, color=MUTED, **where)
 
 
 def _even_style(axes: frozenset[str]) -> dict[str, Any]:
@@ -215,9 +180,9 @@ def _caption(found: Sequence[Ablation], rows: Sequence[frozenset[str]]) -> str:
     seeds = arms.seeds_text(found)
     caption = "One seed." if seeds == "one seed" else f"Mean over {seeds}, whiskers: their standard deviation."
     caption += " Lead: FedGA less FedAvg, in points."
-    caption += f" {NO_SKEW}" if any(place.goal.known for place in found) else ""
-    if any(_off_scale(place, rows) for place in found):
-        caption += " Arrows in a grey strip: off the scale."
+    caption += f" {NO_SKEW}" if any(place.without_skew(axes).known for place in found for axes in (NONE, ALL)) else ""
+    if any(min(_means(place, rows)) < _limits(place, rows)[0] for place in found):
+        caption += " Arrows at the edge: off the scale; the table has their numbers."
     skewed = [arm for place in found for arm in place.arms if not arm.even]
     statuses = [curve.status for arm in skewed for curve in arm.curves]
     counts = {
@@ -227,17 +192,6 @@ def _caption(found: Sequence[Ablation], rows: Sequence[frozenset[str]]) -> str:
     }
     odd = [f"{count} of {len(statuses)} runs {what}" for what, count in counts.items() if count]
     return f"{caption} {'; '.join(odd)}." if odd else caption
-
-
-def _best_text(place: Ablation) -> str:
-    if place.best is None:
-        return ""
-    algorithm, axes, model = place.best
-    averaged = ", averaged" if model == "averaged" else ""
-    reached = number_text(place.accuracy(*place.best))
-    text = f"Best: {display_name(algorithm)}, {arms.setting_name(axes)}{averaged}, {reached}"
-    goal = place.goal
-    return f"{text}; no skew {number_text(goal.mean)}" if goal.known else text
 
 
 def strong_table(curves: Sequence[Curve], specs: Mapping[str, RunSpec]) -> Table:

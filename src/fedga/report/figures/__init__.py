@@ -1,7 +1,7 @@
 """All pictures: the one door to them. Each function returns a matplotlib figure; ``save`` writes it as PNG and SVG."""
 
+from fedga.drawing.heatmap import LabelHeatmapText as LabelHeatmapText
 from fedga.drawing.heatmap import label_heatmap as label_heatmap
-from fedga.drawing.heatmap import label_heatmap_text as label_heatmap_text
 from fedga.drawing.style import save as save
 from fedga.report.curves import curves_from_rows as curves_from_rows
 from fedga.report.curves import read_curves as read_curves
