@@ -117,7 +117,7 @@ def test_a_dot_is_an_accuracy_and_the_line_between_two_is_the_lead() -> None:
     figure = beyond_picture(make_arms())
     [axes] = figure.axes
     names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names[:2] == ["the paper's setting", "+ standardised pixels"]
+    assert names[:2] == ["the paper's setting", "with standardised pixels"]
     assert names[-1] == "all four (strong)"
     assert len(names) == len(SETTINGS)
     dots = {(line.get_label(), round(line.get_ydata()[0])): line.get_xdata()[0] for line in axes.get_lines()}
@@ -197,7 +197,7 @@ def test_the_table_has_accuracy_lead_and_what_is_left_of_it() -> None:
     table = beyond_table(make_arms())
     rows = {row[2].text: dict(zip(table.headings, row, strict=True)) for row in table.rows}
     paper, pixels, momentum = (
-        rows[name] for name in ("the paper's setting", "+ standardised pixels", "+ server momentum")
+        rows[name] for name in ("the paper's setting", "with standardised pixels", "with server momentum")
     )
     assert paper["FedAvg"].text == "0.700 (0.010)"
     assert paper["lead"].text == "+10.0"
@@ -218,12 +218,12 @@ def test_the_table_has_accuracy_lead_and_what_is_left_of_it() -> None:
 def test_the_table_has_no_share_of_a_lead_where_an_arm_fails_or_a_run_of_it_is_stuck() -> None:
     table = beyond_table(make_arms(FAILED, stuck=[("fedavg", SCHEDULE)]))
     rows = {row[2].text: dict(zip(table.headings, row, strict=True)) for row in table.rows}
-    for name in ("+ server momentum", "+ falling rate", "+ weight decay", "all but standardised pixels"):
+    for name in ("with server momentum", "with falling rate", "with weight decay", "all but standardised pixels"):
         assert {rows[name][heading].text for heading in ("lead left", "lead left, averaged")} == {"–"}
         assert rows[name]["lead"].text != "–"
-    assert rows["+ weight decay"]["lead"].text == "+61.0"
-    assert rows["+ falling rate"]["FedAvg"].note == "1 of 3 runs never left the start plateau"
-    assert rows["+ standardised pixels"]["lead left"].text == "20 %"
+    assert rows["with weight decay"]["lead"].text == "+61.0"
+    assert rows["with falling rate"]["FedAvg"].note == "1 of 3 runs never left the start plateau"
+    assert rows["with standardised pixels"]["lead left"].text == "20 %"
 
 
 def test_the_headline_has_every_lead_here_and_in_the_strong_setting() -> None:
@@ -263,7 +263,7 @@ def test_a_lead_is_one_beyond_two_standard_errors_of_pairs(lead: float, is_lead:
 def test_missing_arms_and_a_single_seed_leave_out_what_they_would_say() -> None:
     few = make_arms({NONE: (0.7, 0.8), PIXELS: (0.85, 0.855)}, seeds=1, even=False)
     [axes] = beyond_picture(few).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["the paper's setting", "+ standardised pixels"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["the paper's setting", "with standardised pixels"]
     assert "One seed." in texts(axes.figure)
     assert "No skew" not in texts(axes.figure)
     assert beyond_table(few).rows[0][3].text == "0.700"

@@ -196,7 +196,7 @@ def share(value: float) -> str:
 def row_name(axes: frozenset[str]) -> str:
     """A setting of SETTINGS as a row of the table and of the picture begins with it."""
     if len(axes) == 1:
-        return f"+ {setting_name(axes)}"
+        return f"with {setting_name(axes)}"  # a plus would begin a formula in a spreadsheet
     return "all four (strong)" if axes == ALL else setting_name(axes)
 
 
