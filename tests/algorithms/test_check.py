@@ -26,6 +26,7 @@ from fedga.algorithms import (
     make_algorithm,
 )
 from fedga.algorithms.checking.battery import check_hooks
+from fedga.algorithms.checking.made_up import REAL, SAMPLES
 from fedga.errors import FedGAError
 from fedga.losses.calibration import ga_loss
 from fedga.models import MODELS
@@ -90,9 +91,14 @@ def counts_its_calls(batch: Batch) -> Tensor:
 LOSSES: dict[str, tuple[Callable[[Batch], Any], str]] = {
     "mean": (lambda b: F.cross_entropy(b.logits, b.targets), 'one number for the whole batch.*reduction="none"'),
     "per class": (lambda b: -F.log_softmax(b.logits, -1), r"a number per sample and class: add up .*\.sum\(-1\)"),
-    "per client": (lambda b: cross_entropy(b)[:3], r"gave shape \[3\] for 8 samples"),
+    "per client": (lambda b: cross_entropy(b)[:3], rf"gave shape \[3\] for {SAMPLES} samples"),
     "number": (lambda b: 0.5, "gave a float: return a tensor with one number per sample"),
     "batch mean": (lambda b: cross_entropy(b) - cross_entropy(b).mean(), "reads padding.*multiply by batch.mask"),
+    "batch ranks": (
+        lambda b: cross_entropy(b) * (cross_entropy(b).argsort().argsort() < 8),
+        "reads padding.*multiply by batch.mask",
+    ),
+    "batch maximum": (lambda b: cross_entropy(b) / cross_entropy(b).max(), "reads padding.*multiply by batch.mask"),
     "batch counts": (
         lambda b: cross_entropy(b) * F.one_hot(b.targets, b.logits.shape[-1]).sum(0)[b.targets],
         "reads padding.*multiply by batch.mask",
@@ -108,7 +114,10 @@ LOSSES: dict[str, tuple[Callable[[Batch], Any], str]] = {
     "item": (lambda b: cross_entropy(b) * b.logits.max().item(), r"takes a number out of a tensor.*line \d+ of test_"),
     "int": (lambda b: cross_entropy(b) * float(b.class_counts.sum()), "takes a number out of a tensor"),
     "if": (branches, "branches on the value of a tensor.*use torch.where"),
-    "mask": (lambda b: F.pad(cross_entropy(b)[b.mask > 0], (0, 2)), "indexes with a mask.*multiply by the mask"),
+    "mask": (
+        lambda b: F.pad(cross_entropy(b)[b.mask > 0], (0, SAMPLES - REAL)),
+        "indexes with a mask.*multiply by the mask",
+    ),
     "nonzero": (lambda b: cross_entropy(b) * len(b.mask.nonzero()), "size depends on values"),
     "unique": (lambda b: cross_entropy(b) * len(b.targets.unique()), "size depends on values"),
     "in place": (adds_up, r"writes into a tensor it made itself: write x = x \+ y"),
@@ -310,7 +319,7 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "weights for all": ({"weights": lambda self, state, clients, shares: shares.sum()}, "one finite number per active"),
     "penalty per parameter": ({"penalty": lambda self, params, start: (params - start) ** 2}, r"as with \.sum\(\)"),
-    "penalty of none": ({"penalty": lambda self, params, start: None}, "penalty gave a NoneType where a tensor"),
+    "penalty of none": ({"penalty": lambda self, params, start: None}, r"penalty gave None \(is a return"),
     "gradient of another length": (
         {"correct": lambda self, g, client: g[:3]},
         "as long as the one it is given",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +121,51 @@ def test_a_bandit_tries_everybody_and_then_prefers_even_clients() -> None:
     assert rule.select(Choice(3, state, draws, torch.tensor([True, False, False, True]), 2)).tolist() == [0, 3]
 
 
-def test_a_rule_that_ignores_who_is_there_is_refused() -> None:
-    class Careless(type(make_selection("uniform"))):  # type: ignore[misc]
-        def select(self, choice: Choice) -> Tensor:
-            return torch.topk(choice.draws, choice.active).indices
+def made(select: Callable[[Any, Choice], Any], **more: Any) -> Any:
+    """A rule with this `select`."""
+    return dataclass(frozen=True)(type("Mine", (type(make_selection("uniform")),), {"select": select, **more}))()
 
-    with pytest.raises(FedGAError, match=r"absent: use choice\.available"):
-        check_selection(Careless(), "careless")
+
+def assigns(self: Any, choice: Choice) -> Tensor:
+    self.last = choice.round
+    return choice.smallest(choice.draws)
+
+
+@pytest.mark.parametrize(
+    ("select", "words"),
+    [
+        (lambda self, choice: torch.topk(choice.draws, choice.active).indices, r"only \[.*\] are there: use choice\."),
+        (lambda self, choice: choice.smallest(choice.draws * 0)[:1].expand(choice.active), "return different ones"),
+        (lambda self, choice: choice.draws, r"select gave shape \[7\] of float64: return the whole numbers"),
+        (lambda self, choice: None, r"select gave None \(is a return missing\?\) where a tensor belongs"),
+        (lambda self, choice: choice.smallest(choice.class_counts[:, 0]), "declare needs_class_counts"),
+        (lambda self, choice: choice.smallest(torch.rand(7)), "a selection rule has choice.draws"),
+        (lambda self, choice: choice.smallest(choice.draws if choice.available[0] else 0), "branches on the value"),
+        (
+            lambda self, choice: choice.smallest(choice.draws[choice.available.nonzero()][:, 0]),
+            "size depends on values",
+        ),
+        (lambda self, choice: choice.smallest(choice.draws.tolist()), r"numbers of Python or NumPy.*line \d+"),
+        (lambda self, choice: choice.smallest(choice.losses), r"line \d+ .*no attribute 'losses'"),
+        (assigns, "goes into state"),
+    ],
+)
+def test_mistakes_of_a_rule(select: Callable[[Any, Choice], Any], words: str) -> None:
+    with pytest.raises(FedGAError, match=f"^selection rule mine.*{words}"):
+        check_selection(made(select), "mine")
+
+
+def test_scores_that_are_no_numbers_come_before_absent_clients() -> None:
+    check_selection(made(lambda self, choice: choice.smallest(choice.draws / 0)))
+    check_selection(made(lambda self, choice: choice.smallest(0 * choice.draws / 0)))
+
+
+def test_what_a_rule_chooses_is_checked_in_every_round(pictures: Dataset, exact_data: DeviceData) -> None:
+    late = made(lambda self, choice: choice.smallest(choice.draws) * (choice.round < 9))
+    check_selection(late)
+    lane = replace(make_lane(pictures, active=3, diagnose_every=0), rule=late)
+    with pytest.raises(FedGAError, match=r"selection rule Mine, round 9, chose \[0, 0, 0\] of 6 clients"):
+        train([lane], exact_data, 12)
 
 
 def test_a_misspelt_hook_of_a_rule_is_refused() -> None:
@@ -136,16 +175,6 @@ def test_a_misspelt_hook_of_a_rule_is_refused() -> None:
 
     with pytest.raises(FedGAError, match=r"misspelt: selct is not a hook: did you mean select\?"):
         check_selection(Misspelt(), "misspelt")
-
-
-def test_a_rule_that_reads_values_is_told_its_line() -> None:
-    class Logging(type(make_selection("uniform"))):  # type: ignore[misc]
-        def select(self, choice: Choice) -> Tensor:
-            self.seen = choice.draws.tolist()
-            return choice.smallest(choice.draws)
-
-    with pytest.raises(FedGAError, match=r"line \d+, .*mapped over runs"):
-        check_selection(Logging(), "logging")
 
 
 # --- who is there ----------------------------------------------------------------------------------------------------

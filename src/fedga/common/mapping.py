@@ -10,8 +10,8 @@ from torch.overrides import TorchFunctionMode
 from fedga.common.tracing import line_among, line_of
 
 DRAWS = (
-    "draws at random, so that no run could be repeated: leave the draw out, or count in server_state and draw with "
-    "fedga.common.streams"
+    "draws at random, so that no run could be repeated: leave the draw out, or draw with fedga.common.streams from the "
+    "number of the round; a selection rule has choice.draws"
 )
 
 # What PyTorch says when it cannot map a function over clients, and what to do about it.

@@ -23,7 +23,8 @@ from fedga.engine.local import stacked_head
 from fedga.engine.stack.lanes import Lane, LaneStack, Segment, ServerGroup, rows_of
 from fedga.engine.stack.stacked import Head, StackedModel
 from fedga.errors import FedGAError
-from fedga.selection import Choice
+from fedga.selection import SELECTIONS, Choice
+from fedga.selection.check import check_chosen
 
 NOBODY_DRAWS_THIS = 2.0  # draws are below 1: rules of version 0.1 see absent clients last
 
@@ -136,7 +137,11 @@ class ServerSide:
             return rule.select(Choice(round_number, state, draws, available, active, *counts))
 
         given = () if counts is None else (counts[rows].to(self.device),)
-        return vmap(one)(segment.select_state, draws[rows], available[rows], given).long()
+        chosen = vmap(one)(segment.select_state, draws[rows], available[rows], given)
+        if type(rule) not in SELECTIONS.values():  # a check before the run has not seen these clients and rounds
+            for choice, there in zip(chosen, available[rows], strict=True):
+                check_chosen(choice, there, active, f"selection rule {type(rule).__name__}, round {round_number},")
+        return chosen.long()
 
     def broadcast(self, round_number: int) -> list[dict[str, Tensor]]:
         """What every segment's servers send besides the model, ``[lanes, ...]``."""

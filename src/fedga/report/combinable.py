@@ -52,8 +52,10 @@ def _row(flag: str, found: Any) -> dict[str, Any]:
     elif flag == "partition":
         options |= {"--alpha": DEFAULTS["alpha"][0]} if found.needs_alpha else {}
     else:
-        row["the server learns"] = found.reveals.replace(Selection.reveals, "")
         needs = {"class counts": found.needs_class_counts, "single updates": overrides(found(), "inspect")}
+        undeclared = {"every client's class counts": needs["class counts"], "single updates": needs["single updates"]}
+        learned = "; ".join(words for words, needed in undeclared.items() if needed)
+        row["the server learns"] = learned if found.reveals == Selection.reveals else found.reveals
         row["the server needs"] = "; ".join(name for name, needed in needs.items() if needed)
     return row | {"options": options, "source": getattr(found, "citation", "")}
 

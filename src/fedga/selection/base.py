@@ -26,7 +26,8 @@ class Choice:
 
     def smallest(self, scores: Tensor) -> Tensor:
         """The ``active`` clients with the smallest scores, ``[clients] -> [active]``; absent clients sort last."""
-        there = torch.where(self.available, scores, torch.inf)
+        largest = torch.finfo(torch.float64).max  # below what absent clients have, also where a score is not a number
+        there = torch.where(self.available, scores.double().nan_to_num(nan=largest, posinf=largest), torch.inf)
         return torch.topk(there, self.active, largest=False, sorted=True).indices
 
 

@@ -1,20 +1,19 @@
 """The usual mistakes of a selection rule, found on a made-up federation, each as one sentence."""
 
-import traceback
+from functools import partial
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import vmap
+from torch import Tensor
 
-from fedga.algorithms.base import RoundResult, Server, Setup
+from fedga.algorithms.base import RoundResult, Setup, Tensors
 from fedga.algorithms.checking.declared import check_hooks
-from fedga.algorithms.parameters import Parameters
-from fedga.common.tracing import format_error
+from fedga.algorithms.checking.hooks import Hooks, shown
+from fedga.algorithms.checking.made_up import CLASSES, NETWORK, PARAMETERS, server_of
 from fedga.errors import FedGAError
 from fedga.selection.base import Choice, Selection
 
-CLIENTS, ACTIVE, CLASSES, FEATURES, RUNS, ROUNDS = 7, 3, 4, 5, 2, 6
+CLIENTS, ACTIVE, ROUNDS = 7, 3, 6
 
 
 def check_selection(rule: Selection, name: str = "") -> None:
@@ -25,65 +24,47 @@ def check_selection(rule: Selection, name: str = "") -> None:
     """
     called = f"selection rule {name or type(rule).__name__}"
     check_hooks(type(rule), Selection, called)
-    try:
-        _play(rule, called)
-    except FedGAError:
-        raise
-    except Exception as error:
-        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name in vars(type(rule))]
-        where = f"line {own[-1].lineno}, " if own else ""
-        cure = (
-            "it is mapped over runs, so write it with torch alone, without .item(), .tolist() or branching on values "
-            "of tensors"
-        )
-        if "'NoneType'" in str(error) and not rule.needs_class_counts:
-            cure = "choice.class_counts is given to rules that say needs_class_counts: ClassVar[bool] = True"
-        elif isinstance(error, KeyError):
-            cure = "state holds what `state` returns, and result.reports what `inspect` returns"
-        raise FedGAError(f"{called} fails ({where}{format_error(error)}): {cure}") from error
-
-
-def _play(rule: Selection, called: str) -> None:
-    network = nn.Linear(FEATURES, CLASSES)
-    parameters, params = Parameters(network), nn.utils.parameters_to_vector(network.parameters()).detach()
-    state = rule.state(Setup(params, CLIENTS, CLASSES, parameters))
-    counts = torch.arange(1.0, CLIENTS * CLASSES + 1).view(CLIENTS, CLASSES) % 5 + 1
-    own_counts = (counts,) if rule.needs_class_counts else ()
+    hooks = Hooks(rule, called, {})
     generator = torch.Generator().manual_seed(0)
-    server = Server(params, {}, CLASSES, lambda params, inputs: inputs[:, :CLASSES], parameters)
+    params = torch.randn(PARAMETERS, generator=generator)
+    setup = Setup(params, CLIENTS, CLASSES, NETWORK)
+    state = hooks.tensors("state", hooks.call("state", lambda: rule.state(setup)))
+    counts = torch.arange(1.0, CLIENTS * CLASSES + 1).view(CLIENTS, CLASSES) % 5
+    own_counts = (counts,) if rule.needs_class_counts else ()
+
+    def select(at: int, state: Tensors, draws: Tensor, available: Tensor, counts: tuple[Tensor, ...]) -> Tensor:
+        return rule.select(Choice(at, state, draws, available, ACTIVE, *counts))
+
+    def update(at: int, state: Tensors, *given: Any) -> dict[str, Tensor]:
+        return rule.update(state, RoundResult(at, *given))
+
     for number in range(1, ROUNDS + 1):
         draws = torch.rand(CLIENTS, generator=generator, dtype=torch.float64)
-        everyone = torch.ones(CLIENTS, dtype=torch.bool)
-
-        def one(state: dict[str, Tensor], draws: Tensor, at: int = number, there: Tensor = everyone) -> Tensor:
-            return rule.select(Choice(at, state, draws, there, ACTIVE, *own_counts))
-
-        chosen = one(state, draws)
-        many = {key: torch.stack([value] * RUNS) for key, value in state.items()}
-        mapped = vmap(one)(many, torch.stack([draws] * RUNS))
-        if not torch.equal(mapped[1], chosen):
-            raise FedGAError(f"{called} chooses others when it is mapped over runs: keep nothing outside its state")
-        for absent in (0, 2, CLIENTS - ACTIVE, CLIENTS - 1):
+        for absent in (CLIENTS - 1, CLIENTS - ACTIVE, 2, 0):
             available = torch.arange(CLIENTS) >= absent
-            some = rule.select(Choice(number, state, draws, available, ACTIVE, *own_counts))
-            _check_chosen(some, available, called)
-        models = params + 0.1 * torch.randn(ACTIVE, len(params), generator=generator)
-        reports = rule.inspect(server, models)
-        shares = F.softmax(torch.ones(ACTIVE), dim=0)
-        after = rule.update(state, RoundResult(number, chosen, shares, params, reports))
+            chosen = hooks.mapped("select", partial(select, number), state, draws, available, own_counts)
+            check_chosen(chosen, available, ACTIVE, called)
+        models = params + 0.1 * torch.randn(ACTIVE, PARAMETERS, generator=generator)
+        reports = hooks.mapped(
+            "inspect", lambda *given: rule.inspect(server_of(given[0], {}), given[1]), params, models
+        )
+        given = (chosen, torch.tensor([0.5, 0.3, 0.2]), params, hooks.tensors("inspect", reports))
+        after = hooks.tensors("update", hooks.mapped("update", partial(update, number), state, *given))
         if after.keys() != state.keys() or any(after[key].shape != state[key].shape for key in state):
             raise FedGAError(f"{called}: update must return all that state has, in the same shapes, and nothing else")
         state = after
 
 
-def _check_chosen(chosen: Tensor, available: Tensor, called: str) -> None:
-    if chosen.shape != (ACTIVE,) or chosen.is_floating_point():
-        raise FedGAError(f"{called}: select must return the numbers of `choice.active` clients, {ACTIVE} here")
-    names = chosen.tolist()
-    if len(set(names)) < ACTIVE or not all(0 <= client < CLIENTS for client in names):
-        raise FedGAError(f"{called} chose {names} of {CLIENTS} clients: return different ones, from 0 on")
-    there = int(available.sum())
-    if sum(bool(available[client]) for client in names) < min(ACTIVE, there):
+def check_chosen(chosen: Tensor, available: Tensor, active: int, called: str) -> None:
+    """Refuse what is no choice: ``[active]`` numbers of different clients, absent ones only where too few are there."""
+    if chosen.shape != (active,) or chosen.is_floating_point():
+        found = f"{shown(chosen)} of {chosen.dtype}".replace("torch.", "")
+        raise FedGAError(f"{called}: select gave {found}: return the whole numbers of choice.active clients, {active}")
+    names, there = chosen.tolist(), available.nonzero().flatten().tolist()
+    if len(set(names)) < active or not all(0 <= client < len(available) for client in names):
+        raise FedGAError(f"{called} chose {names} of {len(available)} clients: return different ones, from 0 on")
+    if len(set(names) & set(there)) < min(active, len(there)):
         raise FedGAError(
-            f"{called} chose clients that are absent: use choice.available, or choice.smallest(scores), which does"
+            f"{called} chose {names}, and only {there} are there: use choice.available, or choice.smallest(scores), "
+            "which does"
         )

@@ -83,7 +83,7 @@ class _Checker:
     def loss(self, received: Tensors) -> None:
         batch = self.made.batch(0, received, self.algorithm)
         losses = self._per_sample("local_loss", self.algorithm.local_loss, batch)
-        logits = torch.where(batch.mask[:, None] > 0, batch.logits, -batch.logits)
+        logits = torch.where(batch.mask[:, None] > 0, batch.logits, -9 * batch.logits)  # losses above all others
         targets = torch.where(batch.mask > 0, batch.targets, CLASSES - batch.targets)
         padded = replace(batch, logits=logits, targets=targets)
         rows = ("logits", "targets", "mask", "global_logits", "features", "global_features")

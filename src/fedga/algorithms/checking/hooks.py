@@ -28,6 +28,7 @@ _COMES_FROM = {
     ),
     "update_server": "return it from report, declared in uploads, or from server_state",
     **dict.fromkeys(("broadcast", "weights", "aggregate"), "return it from server_state"),
+    **{"select": "return it from state", "update": "return it from inspect, or from state"},
 }
 # What a hook is given where the class asks for it.
 _ASKED_FOR = {
@@ -35,6 +36,7 @@ _ASKED_FOR = {
     "broadcast": ("server.auxiliary", "auxiliary_samples: ClassVar[int] = 8"),
     "update_server": ("result.survey", "evaluates_all_clients: ClassVar[bool] = True"),
     "report": ("trained.class_features", "needs_class_features: ClassVar[bool] = True"),
+    "select": ("choice.class_counts", "needs_class_counts: ClassVar[bool] = True"),
 }
 
 # Where a hook finds the number of classes.
@@ -49,9 +51,9 @@ _ABOUT_SIZES = re.compile(r"\b(sizes?|shapes?|num_classes|out of (bounds|range))
 
 
 class Hooks:
-    """The hooks of one algorithm; ``shapes`` are those of the sizes that can be declared."""
+    """The hooks of one algorithm or selection rule; ``shapes`` are those of the sizes that can be declared."""
 
-    def __init__(self, algorithm: Algorithm, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, algorithm: Any, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.algorithm, self.name, self.shapes = algorithm, name, shapes
 
     def call(self, hook: str, function: Callable[[], Any], mapped: Callable[[], Any] | None = None) -> Any:
@@ -84,10 +86,11 @@ class Hooks:
         if isinstance(error, KeyError) and error.args and hook in _COMES_FROM:
             return f"reads {error.args[0]!r}, which it is not given: {_COMES_FROM[hook]}"
         argument, declaration = _ASKED_FOR.get(hook, ("", ""))
-        if "NoneType" in str(error) and declaration and not getattr(self.algorithm, declaration.partition(":")[0]):
+        if "NoneType" in str(error) and not getattr(self.algorithm, declaration.partition(":")[0], True):
             return f"reads {argument}, which it is not given: declare {declaration}"
         if isinstance(error, FrozenInstanceError):
-            kept = "what is kept between rounds goes into client_state or server_state"
+            own = "client_state or server_state" if isinstance(self.algorithm, Algorithm) else "state"
+            kept = f"what is kept between rounds goes into {own}"
             return f"assigns to self, which never changes: {kept}{self.place(error)}"
         called_wrongly = isinstance(error, TypeError) and "argument" in str(error) and not line_of(error, self._home)
         if called_wrongly and hook in HOOKS:
@@ -198,4 +201,6 @@ def close(one: Tensor, other: Tensor) -> bool:
 
 
 def shown(found: Any) -> str:
+    if found is None:
+        return "None (is a return missing?)"
     return f"shape {list(found.shape)}" if isinstance(found, Tensor) else a_or_an(found)

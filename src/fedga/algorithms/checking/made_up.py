@@ -10,7 +10,7 @@ from fedga.algorithms.base import Algorithm, Batch, Client, Sent, Server, Tensor
 from fedga.algorithms.parameters import Parameters
 
 # All different, so that no wrong shape looks like a right one.
-SAMPLES, REAL, CLASSES, FEATURES, CLIENTS, ACTIVE, LANES = 8, 6, 4, 6, 5, 3, 2
+SAMPLES, REAL, CLASSES, FEATURES, CLIENTS, ACTIVE, LANES = 23, 17, 4, 6, 5, 3, 2
 NETWORK = Parameters(nn.Linear(FEATURES, CLASSES))
 PARAMETERS = NETWORK.total
 _LENGTHS = {"classes": CLASSES, "parameters": PARAMETERS, "features": FEATURES}
