@@ -198,7 +198,8 @@ def test_availability_is_a_rate_or_a_trace(tmp_path: Path) -> None:
     [
         ("2", "is not a share of clients"),
         ("nowhere.csv", "nor a file"),
-        ("bad.csv", "lacks the columns"),
+        ("bad.csv", r"lacks the columns 'round' and 'client' \(it has 'when', 'who'\)"),
+        ("empty.csv", r"lacks the columns 'round' and 'client' \(it has none\)"),
         ("worse.csv", "line 2: round and client must be whole numbers"),
     ],
 )
@@ -208,8 +209,18 @@ def test_a_bad_availability_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     Path("bad.csv").write_text("when,who\n1,2\n")
     Path("worse.csv").write_text("round,client\none,2\n")
+    Path("empty.csv").touch()
     with pytest.raises(FedGAError, match=words):
         read_availability(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["\ufeffround,client\r\n1,2\r\n", "round;client;note\n1;2;a,b\n", 'round, "client"\n1, "2"\n']
+)
+def test_a_trace_is_read_as_spreadsheets_write_it(tmp_path: Path, text: str) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(text, encoding="utf-8", newline="")
+    assert read_availability(str(trace)) == Availability(trace=((2,),))
 
 
 def test_a_trace_of_more_clients_than_there_are_is_refused(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedga.common import streams
 from fedga.common.files import read_text
-from fedga.errors import FedGAError
+from fedga.data.assemble import listed
+from fedga.errors import FedGAError, quoted
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,8 @@ class Availability:
         """Refuse a trace that names clients which the data do not have."""
         largest = max((client for there in self.trace for client in there), default=0)
         if largest >= num_clients:
-            raise FedGAError(
-                f"the file of --availability names client {largest}, and there are {num_clients}: clients count from 0"
-            )
+            named = f"the file of --availability names client {largest}"
+            raise FedGAError(f"{named}, and there are {num_clients}: clients count from 0")
 
     def present(self, seed: int, round_number: int, num_clients: int) -> Tensor:
         """``[clients]`` bool; at least one client is there: a round waits for it."""
@@ -73,11 +73,15 @@ def _read_trace(path: Path) -> tuple[tuple[int, ...], ...]:
     if not path.is_file():
         raise FedGAError(f"{where} is neither 'always', nor a share such as 0.8, nor a file: give one of them")
     try:
-        rows = csv.DictReader(read_text(path).splitlines())
+        text = read_text(path).removeprefix("\ufeff")
     except UnicodeDecodeError:
         raise FedGAError(f"{where} is not a text in UTF-8: save it as one") from None
-    if not {"round", "client"} <= set(rows.fieldnames or ()):
-        raise FedGAError(f"{where} lacks the columns 'round' and 'client': write one row per round and present client")
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    rows = csv.DictReader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
+    rows.fieldnames = names = [name.strip() for name in rows.fieldnames or ()]
+    if not {"round", "client"} <= set(names):
+        lacks = f"lacks the columns 'round' and 'client' (it has {listed([*map(quoted, names)], most=12) or 'none'})"
+        raise FedGAError(f"{where} {lacks}: write one row per round and present client")
     there: dict[int, set[int]] = {}
     for number, row in enumerate(rows, start=2):
         try:
