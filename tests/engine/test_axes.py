@@ -21,7 +21,7 @@ from fedga.engine.gpu.graphs import _clone, _tensors
 from fedga.engine.reference import Reference, _moved
 from fedga.errors import FedGAError
 from fedga.selection import SELECTIONS, Choice, make_selection
-from fedga.selection.availability import Availability, read_availability, work_shares
+from fedga.selection.availability import Availability, read_availability, trace_digest, work_shares
 from fedga.selection.check import check_selection
 from fedga.spec.augmentation import Augmentation
 from fedga.spec.settings import RunSpec
@@ -197,7 +197,7 @@ def test_availability_is_a_rate_or_a_trace(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("2", "is not a share of clients"),
-        ("nowhere.csv", "nor a file"),
+        ("nowhere.csv", r"nor a file \(looked for /.*/nowhere\.csv; paths start from the folder one works in\)"),
         ("bad.csv", r"lacks the columns 'round' and 'client' \(it has 'when', 'who'\)"),
         ("empty.csv", r"lacks the columns 'round' and 'client' \(it has none\)"),
         ("worse.csv", "line 2: round and client must be whole numbers"),
@@ -221,6 +221,14 @@ def test_a_trace_is_read_as_spreadsheets_write_it(tmp_path: Path, text: str) -> 
     trace = tmp_path / "trace.csv"
     trace.write_text(text, encoding="utf-8", newline="")
     assert read_availability(str(trace)) == Availability(trace=((2,),))
+
+
+def test_a_trace_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study file may name one, as it may name data, and no shell writes the folder out there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "trace.csv").write_text("round,client\n1,2\n")
+    assert read_availability("~/trace.csv") == Availability(trace=((2,),))
+    assert trace_digest("~/trace.csv") == trace_digest(str(tmp_path / "trace.csv")) != ""
 
 
 def test_a_trace_of_more_clients_than_there_are_is_refused(

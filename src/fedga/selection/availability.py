@@ -56,7 +56,7 @@ def read_availability(text: str) -> Availability:
     try:
         rate = float(text)
     except ValueError:
-        return Availability(trace=_read_trace(Path(text)))
+        return Availability(trace=_read_trace(Path(text).expanduser()))
     if not 0 < rate <= 1:
         raise FedGAError(f"--availability {text} is not a share of clients: give a number above 0 and up to 1")
     return Availability(rate)
@@ -64,14 +64,15 @@ def read_availability(text: str) -> Availability:
 
 def trace_digest(text: str) -> str:
     """Of the file that a setting names; empty where it names none."""
-    path = Path(text)
+    path = Path(text).expanduser()
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if text != "always" and path.is_file() else ""
 
 
 def _read_trace(path: Path) -> tuple[tuple[int, ...], ...]:
     where = f"--availability {str(path)!r}"
     if not path.is_file():
-        raise FedGAError(f"{where} is neither 'always', nor a share such as 0.8, nor a file: give one of them")
+        looked = f"looked for {path.absolute()}; paths start from the folder one works in"
+        raise FedGAError(f"{where} is neither 'always', a share such as 0.8, nor a file ({looked}): give one of them")
     try:
         text = read_text(path).removeprefix("\ufeff")
     except UnicodeDecodeError:
