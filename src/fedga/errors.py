@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Collection, Iterable
 
 _MOST_LISTED = 50  # names in one sentence
+_SYNONYMS = {"random": ("uniform", "iid"), "round-robin": ("in-turn",), "non-iid": ("dirichlet",)}
 
 
 class FedGAError(ValueError):
@@ -21,7 +22,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedGAError:
     unknown algorithm 'fedgaa': did you mean 'fedga'? (known: fedavg, fedga)
     """
     known = sorted(known)
-    near = [one for one in known if one.casefold() == name.casefold()]
+    near = [one for one in known if one.casefold() == name.casefold() or one in _SYNONYMS.get(name.casefold(), ())]
     near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f": did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(known[:_MOST_LISTED]) + ", …" * (len(known) > _MOST_LISTED)

@@ -45,6 +45,8 @@ def refused(command: str, *arguments: str | os.PathLike[str]) -> str:
         ("run --algorithm fedprox:m=1", "unknown option of fedprox 'm'", "did you mean 'mu'?"),
         ("run --dataset mnits", "unknown data set 'mnits'", "did you mean 'mnist'?"),
         ("run --dataset digits --model lenett", "unknown model 'lenett'", "did you mean 'lenet'?"),
+        ("run --dataset digits --select random", "unknown selection rule 'random'", "did you mean 'uniform'?"),
+        ("run --partition non-iid", "unknown --partition 'non-iid'", "did you mean 'dirichlet'?"),
         ("run --preset papr", "unknown preset 'papr'", "did you mean 'paper'?"),
         ("run --partition dirchlet", "unknown --partition 'dirchlet'", "did you mean 'dirichlet'?"),
         ("run --rouns 3", "unknown option --rouns", "did you mean --rounds?"),

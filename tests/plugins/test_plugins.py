@@ -20,6 +20,7 @@ from fedga.data import load_dataset, make_federation
 from fedga.engine.simulate import simulate
 from fedga.errors import FedGAError
 from fedga.models import MODELS, build_model, known_models
+from fedga.selection import make_selection
 from fedga.spec.settings import RunSpec
 from fedga.store.code import code_digest, own_code
 from fedga.store.store import Store
@@ -149,6 +150,14 @@ def test_leaving_a_project_leaves_nothing_behind(project: Path, monkeypatch: pyt
 def test_a_name_in_other_letters_is_the_nearest(project: Path) -> None:
     with pytest.raises(FedGAError, match=r"unknown algorithm 'FOCAL': did you mean 'focal'\? \(known: [^;]*$"):
         make_algorithm("FOCAL")
+
+
+def test_a_name_of_another_kind_says_whose_it_is(project: Path) -> None:
+    with pytest.raises(FedGAError, match=r"^algorithm focal \(.*\) is no selection rule: give it with --algorithm$"):
+        make_selection("focal")
+    (project / "fedga.toml").write_text('[selections]\nrested = "rested.py:Rested"\n')
+    with pytest.raises(FedGAError, match=r"^selection rule rested \(.*\) is no algorithm: give it with --select$"):
+        make_algorithm("rested")
 
 
 def test_a_broken_file_is_met_only_where_it_is_named(project: Path) -> None:

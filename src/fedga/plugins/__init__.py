@@ -141,7 +141,11 @@ def parts(kind: str, built_in: Collection[str] = (), *, installed: bool = True) 
 
 
 def unknown(kind: str, name: str, known: Collection[str]) -> FedGAError:
-    """The error for a name that no part of a kind has; where there is no project file, it says that too."""
+    """The error for a name that no part of a kind has: the flag it belongs to, or where none was looked for."""
+    for other in (each for each in KINDS if each not in (kind, "metrics")):
+        if part := parts(other).get(name):
+            flag = "--select" if other == "selections" else f"--{other.removesuffix('s')}"
+            return FedGAError(f"{part} is no {KINDS[kind]}: give it with {flag}")
     error = unknown_name(KINDS[kind], name, known)
     nowhere = f"; one of your own is not looked for: no {FILE_NAME} in {Path.cwd()} or above, and {VARIABLE} is not set"
     return error if project_file() else FedGAError(f"{error}{nowhere}")
@@ -155,9 +159,8 @@ def received_part(kind: str, name: str, built_in: Collection[str], where: str, f
     """
     if name in built_in:
         return None
-    mine = parts(kind, built_in, installed=False)
-    if name in mine:
-        return mine[name]
+    if mine := parts(kind, built_in, installed=False).get(name):
+        return mine
     raise FedGAError(f"{where} names the {KINDS[kind]} {quoted(name)}, which is none of fedga's own: {flag}")
 
 

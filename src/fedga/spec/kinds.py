@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedga.common.ranges import Number, shown_value, wrong_value
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, check_known
 
 __all__ = ["Kind", "Number", "OneOf", "Switch", "Text"]
 
@@ -35,8 +35,7 @@ class OneOf(Kind):
     def check(self, where: str, value: Any) -> str:
         if not isinstance(value, str):
             raise wrong_value(where, str(self), value)
-        if value not in self.names:
-            raise unknown_name(where, value, self.names)
+        check_known(where, value, self.names)
         return value
 
     def parse(self, where: str, text: str) -> str:
