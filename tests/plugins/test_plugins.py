@@ -294,7 +294,7 @@ TOML = {
     "no table": ("algorithms = 3\n", r"algorithms must be a table, such as \[algorithms\]"),
     "no section": (
         'focal = "focal.py:Focal"\n',
-        r"focal stands in no table: put it under one of \[algorithms\], ",
+        r"focal stands in no table: put it under one of \[algorithms\], .*, or in a file for --config",
     ),
     "number": ("[algorithms]\nfocal = 3\n", r"fedga.toml, line 2: focal must say where it is defined, as in focal = "),
     "no name": ('[algorithms]\nfocal = "focal.py"\n', "line 2: focal must say where it is defined"),

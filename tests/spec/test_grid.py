@@ -103,6 +103,10 @@ def test_a_file_holds_values_arrays_and_texts(config) -> None:
         ("standardize = 1", "standardize in study.toml must be true or false, not 1"),
         ("server = 'adm'", "unknown server in study.toml 'adm': did you mean 'adam'?"),
         ("[lr]\nx = 1", "lr in study.toml must be a number above 0, not {'x': 1}"),
+        (
+            "[algorithms]\nmine = 'mine.py:Mine'",
+            "study.toml has a table [algorithms], as a project file (fedga.toml) has",
+        ),
         ("dataset = 3", "dataset in study.toml must be a text, not 3"),
         ("out = 3", "out in study.toml must be a text, not 3"),
         ("lr-schedule = 'cosine'\nlr_schedule = 'cosine'", "lr_schedule in study.toml is given twice"),

@@ -211,7 +211,7 @@ def _read(path: Path, _changed: int) -> Mapping[str, tuple[Plugin, ...]]:
         raise FedGAError(f"{path} cannot be read: {error.strerror}") from None
     for kind, table in tables.items():
         if kind not in KINDS and not isinstance(table, dict):
-            listed = ", ".join(f"[{known}]" for known in KINDS)
+            listed = ", ".join(f"[{known}]" for known in KINDS) + ", or in a file for --config if it is a setting"
             raise FedGAError(f"{path}: {kind} stands in no table: put it under one of {listed}")
         if kind not in KINDS:
             raise unknown_name(f"table in {path}", kind, KINDS)

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from fedga.common.files import read_text
 from fedga.common.ranges import wrong_value
 from fedga.errors import FedGAError, unknown_name
+from fedga.plugins import FILE_NAME, KINDS
 from fedga.spec.catalog import find_source
 from fedga.spec.kinds import Number
-from fedga.spec.presets import PRESETS, algorithm_defaults, preset_settings
+from fedga.spec.presets import algorithm_defaults, preset_settings
 from fedga.spec.settings import PARTITIONS, READ_ALPHA, SETTINGS, RunSpec, parse_algorithm
 
 DEMO = {"preset": ("paper", "strong"), "seed": (0, 1, 2)}  # when neither data set nor algorithm is named
@@ -120,6 +121,9 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
             raise FedGAError(f"{where} is given twice, with a hyphen and with an underscore")
         if value in ("", []) and name != "preset":
             raise FedGAError(f"{where} is empty: give a value, or leave the key out")
+        if key in KINDS and isinstance(value, dict):
+            project = f"{path.name} has a table [{key}], as a project file ({FILE_NAME}) has, which is read by itself"
+            raise FedGAError(f"{project}: give --config a file of settings, such as rounds = 10")
         if name in PROGRAM_KEYS:
             if not isinstance(value, str) and name != "threads":
                 raise wrong_value(where, "a text", value)
@@ -156,9 +160,6 @@ def build_sweep(flags: Mapping[str, Sequence[Any] | None], config: Path | None =
     if "dataset" in given:  # a known one under its one name, however it was spelt: presets and results go by it
         values, flag = given["dataset"]
         given["dataset"] = _Given(tuple(getattr(find_source(name), "name", name) for name in values), flag)
-    for preset in given["preset"].values if "preset" in given else ():
-        if preset not in ("", *PRESETS):
-            raise unknown_name("preset", preset, PRESETS)
     return _expand(_axes(given), program)
 
 
