@@ -13,6 +13,7 @@ from fedga.algorithms import Algorithm, Sent, Server
 from fedga.data import load_dataset, make_federation
 from fedga.data.federation import Dataset, Federation
 from fedga.selection import make_selection
+from fedga.selection.in_turn import InTurn
 from tests.engine.runs import make_uneven_federation
 
 
@@ -51,6 +52,13 @@ def test_own_module_and_own_algorithm_object(pictures: Dataset) -> None:
         ({"rounds": 0}, "^rounds must be"),
         ({"active": 7}, "^active 7 is more than the 6 clients"),
         ({"model": network(3)}, "one output per class"),
+        ({"augment": "shift:9"}, "^augment shift:9 moves pictures of 8×8 pixels out of sight"),
+        (
+            {"augment": "shift:1;none"},
+            "^augment 'shift:1;none' is not one value: give one; for a grid on the command line",
+        ),
+        ({"availability": "no.csv"}, "^availability 'no.csv' is neither"),
+        ({"select": "bandit:explore=x"}, "^select bandit: explore must be a number"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], words: str, pictures: Dataset) -> None:
@@ -100,10 +108,17 @@ def test_only_an_algorithm_that_reads_the_output_layer_needs_one(pictures: Datas
     assert not simulate(federation, network(4), Asks(output=True), rounds=1, active=2).diverged
 
 
+def test_a_mirrored_digit_is_refused_in_the_words_of_python() -> None:
+    federation = make_federation(load_dataset("digits"), clients=8, seed=0, alpha=0.5)
+    with pytest.raises(FedGAError, match=r"^augment mirror would turn digits into other symbols"):
+        simulate(federation, augment="mirror")
+
+
 def test_a_rule_and_a_share_may_be_given_as_values() -> None:
     federation = make_federation(load_dataset("digits"), clients=8, seed=0, alpha=0.5)
     settings = {"rounds": 2, "active": 3, "batch_size": 16, "diagnose_every": 1}
     given = simulate(federation, "mlp", "fedavg", select=make_selection("in-turn"), availability=0.5, **settings)
     named = simulate(federation, "mlp", "fedavg", select="in-turn", availability="0.5", **settings)
     assert given.rounds == named.rounds
+    assert simulate(federation, "mlp", "fedavg", select=InTurn, availability=0.5, **settings).rounds == named.rounds
     assert given.rounds != simulate(federation, "mlp", "fedavg", **settings).rounds

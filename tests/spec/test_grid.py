@@ -57,6 +57,7 @@ def test_lists_are_read_by_the_kind_of_setting(name: str, text: str, values: lis
         ("seed", "4-0", "--seeds '4-0' is a range that ends before it begins: write it as 0-4"),
         ("seed", "0-99999999999", "is a range of more than 10,000 values"),
         ("seed", "a-b", "--seeds must be a whole number of at least 0, not 'a-b'"),
+        ("augment", "none,mirror", "--augment 'none,mirror' is not one value: give one"),
         ("standardize", "maybe", "--standardize must be true or false, not 'maybe'"),
         ("server", "adm", "unknown --server 'adm': did you mean 'adam'?"),
     ],

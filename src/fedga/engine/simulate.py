@@ -19,7 +19,7 @@ from fedga.engine.evaluation.metrics import Metric, check_name, own_metrics
 from fedga.engine.headed import with_head
 from fedga.engine.server import LaneRound
 from fedga.engine.stack.lanes import Lane
-from fedga.errors import FedGAError, unknown_name
+from fedga.errors import FedGAError, check_known
 from fedga.models import ModelBuilder, build_model
 from fedga.selection import Selection
 from fedga.selection.check import check_selection
@@ -50,7 +50,7 @@ def simulate(
 
     ``model`` is a name, a callable ``(input_shape, num_classes) -> nn.Module``, or a module to start from; ``settings``
     are the flags of ``fedga run`` by their names (``rounds=100, lr=0.1, active=10, server="momentum", seed=0``), and
-    ``select`` may be a rule of your own.
+    ``select`` may be a rule of your own, an object or a class.
     ``metrics`` are functions of your own, by the names of their columns: each is given an `Evaluation` and returns one
     number per model. Those that your ``fedga.toml`` names are measured too.
 
@@ -64,29 +64,6 @@ def simulate(
     if not federation.sizes.all():
         empty = int(np.flatnonzero(federation.sizes == 0)[0])
         raise FedGAError(f"client {empty} of the federation has no samples: leave it out")
-    rule = settings.pop("select") if isinstance(settings.get("select"), Selection) else None
-    if rule is not None:
-        check_selection(rule)
-    dataset, norm = federation.dataset, settings.pop("norm", "batch")
-    try:
-        spec = TrainingSettings(**{"active": min(10, federation.num_clients)} | settings)
-        if spec.active > federation.num_clients:
-            raise FedGAError(
-                f"--active {spec.active} is more than the {federation.num_clients} clients of the federation"
-            )
-        if isinstance(algorithm, str):
-            name, options = parse_algorithm(algorithm)
-            algorithm = make_algorithm(name, **dict(options))
-    except FedGAError as error:  # which speaks of flags
-        raise FedGAError(re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), str(error))) from None
-    algorithm = make_algorithm(algorithm)
-    if not isinstance(model, str | nn.Module) and not callable(model):
-        raise FedGAError(f"model must be a name, a torch.nn.Module or a function that makes one, not {model!r}")
-    if isinstance(model, nn.Module):
-        network = copy.deepcopy(model)
-    else:
-        network = build_model(model, dataset.input_shape, dataset.num_classes, norm=norm, seed=spec.seed)
-    _check_outputs(network, dataset)
     try:
         where = torch.device(device)
     except RuntimeError:
@@ -95,10 +72,26 @@ def simulate(
         raise FedGAError(f"device {device} was asked for and PyTorch finds no CUDA device here: use device='cpu'")
     for name in metrics or {}:
         check_name(name)
-    engine = Engine(
-        [Lane(spec, federation, algorithm, network, own_metrics() | dict(metrics or {}), rule)],
-        DeviceData(dataset, where, next(network.parameters()).dtype),
-    )
+    rule, norm, dataset = _own_rule(settings), settings.pop("norm", "batch"), federation.dataset
+    try:
+        spec = TrainingSettings(**{"active": min(10, federation.num_clients)} | settings)
+        if spec.active > (clients := federation.num_clients):
+            raise FedGAError(f"--active {spec.active} is more than the {clients} clients of the federation")
+        kind, options = parse_algorithm(algorithm) if isinstance(algorithm, str) else (algorithm, ())
+        algorithm = make_algorithm(kind, **dict(options))
+        if not isinstance(model, str | nn.Module) and not callable(model):
+            raise FedGAError(f"model must be a name, a torch.nn.Module or a function that makes one, not {model!r}")
+        if isinstance(model, nn.Module):
+            network = copy.deepcopy(model)
+        else:
+            network = build_model(model, dataset.input_shape, dataset.num_classes, norm=norm, seed=spec.seed)
+        _check_outputs(network, dataset)
+        lane = Lane(spec, federation, algorithm, network, own_metrics() | dict(metrics or {}), rule)
+        _ = lane.availability  # a file that cannot be used is refused before anything is trained
+        engine = Engine([lane], DeviceData(dataset, where, next(network.parameters()).dtype))
+    except FedGAError as error:  # which speaks of flags
+        error.args = (re.sub(r"(?<!\w)--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), str(error)),)
+        raise
     rows: list[dict[str, float]] = []
     diverged = False
     while engine.round < spec.rounds and not diverged:
@@ -119,8 +112,18 @@ def _refuse_what_is_given_otherwise(settings: dict[str, Any]) -> None:
     for name in settings:
         if name in _OF_DATA:
             raise FedGAError(f"{name} is part of the federation: give it to make_federation or load_dataset")
-        if name not in _KNOWN:
-            raise unknown_name("setting", name, _KNOWN)
+        check_known("setting", name, _KNOWN)
+
+
+def _own_rule(settings: dict[str, Any]) -> Selection | None:
+    """The rule of the user's own, an object or a class, taken out of the settings; None where they name one."""
+    rule = settings.get("select")
+    rule = rule() if isinstance(rule, type) and issubclass(rule, Selection) else rule
+    if not isinstance(rule, Selection):
+        return None
+    del settings["select"]
+    check_selection(rule)
+    return rule
 
 
 @torch.no_grad()
@@ -128,10 +131,8 @@ def _check_outputs(network: nn.Module, dataset: Dataset) -> None:
     inputs = torch.zeros(2, *dataset.input_shape, dtype=next(network.parameters()).dtype)
     outputs = copy.deepcopy(network).eval()(inputs)
     if outputs.shape != (2, dataset.num_classes):
-        raise FedGAError(
-            f"the model gives outputs of shape {tuple(outputs.shape[1:])} where {dataset.num_classes} classes are to "
-            "be told apart: its last layer must have one output per class"
-        )
+        given = f"outputs of shape {tuple(outputs.shape[1:])} where {dataset.num_classes} classes are to be told apart"
+        raise FedGAError(f"the model gives {given}: its last layer must have one output per class")
 
 
 def _result(engine: Engine, model: nn.Module, rows: list[dict[str, float]], diverged: bool) -> RunResult:

@@ -34,8 +34,9 @@ class Augmentation:
         mirror, shift = False, 0
         parts = [part.strip() for part in text.split(",") if part.strip()]
         names = [part.partition(":")[0] for part in parts]
-        if len(set(names)) < len(names) or ("none" in names and len(names) > 1):
-            raise FedGAError(f"{where} {text!r} is one change of pictures: write alternatives as 'none;mirror,shift:4'")
+        if ";" in text or len(set(names)) < len(names) or ("none" in names and len(names) > 1):
+            grid = "for a grid on the command line write alternatives as 'none;mirror,shift:4'"
+            raise FedGAError(f"{where} {text!r} is not one value: give one; {grid}")
         for part in parts if names != ["none"] else []:
             name, _, value = part.partition(":")
             if name == "mirror" and not value:
