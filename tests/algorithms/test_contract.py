@@ -30,7 +30,9 @@ from fedga.algorithms.parameters import Parameters, centralize
 from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.data.federation import Dataset
 from fedga.engine.device_data import DeviceData
+from fedga.engine.engine import Engine
 from fedga.engine.reference import Reference
+from fedga.engine.stack.lanes import stacking_key
 from fedga.errors import FedGAError
 from fedga.testing import check_algorithm, make_federation
 from tests.engine.runs import EXACT, assert_same_state, make_lane, reference_state, train
@@ -567,7 +569,7 @@ def test_a_client_with_no_class_to_draw_is_refused(pictures: Dataset) -> None:
 
 
 def test_rules_that_read_a_head_which_stands_still_are_refused_before_training(pictures: Dataset) -> None:
-    with pytest.raises(FedGAError, match="--select bandit reads how training moves the bias"):
+    with pytest.raises(FedGAError, match="select bandit reads how training moves the bias"):
         simulate(make_federation(pictures, (20, 20, 20)), "mlp", FixedHead(), rounds=1, active=2, select="bandit")
 
 
@@ -591,3 +593,65 @@ def test_a_head_of_ones_own_goes_with_two_rules_in_one_engine(pictures: Dataset,
     for lane, metrics in zip(lanes, together, strict=True):
         [alone] = train([lane], pictures_data, 1).run_round()
         assert metrics == pytest.approx(alone.metrics, rel=1e-4)
+
+
+def test_what_stands_still_is_not_stacked_with_what_was_frozen_before(
+    pictures: Dataset, exact_data: DeviceData
+) -> None:
+    class Backbone(nn.Module):
+        def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8)).requires_grad_(False)
+            self.head = nn.Linear(8, classes)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.head(self.body(inputs))
+
+    lane = make_lane(pictures, model=Backbone, diagnose_every=0)
+    assert stacking_key(lane) != stacking_key(replace(lane, algorithm=HeadAlone()))
+
+
+def test_a_rule_that_reads_the_head_needs_one_that_travels(pictures: Dataset) -> None:
+    federation = make_federation(pictures, (20, 20, 20))
+    with pytest.raises(FedGAError, match="bandit reads the head, which stays at the clients"):
+        simulate(federation, "mlp", OwnHead(), rounds=1, active=2, select="bandit")
+
+
+def test_features_are_those_of_the_layer_that_gives_the_output(pictures: Dataset) -> None:
+    class HeadFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.body = nn.Linear(8, 4), nn.Linear(64, 8)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.head(self.body(inputs.flatten(1)).relu())
+
+    federation = make_federation(pictures, (20, 20, 20))
+    assert simulate(federation, HeadFirst(), "fedavg", rounds=1, active=2).rounds
+    with pytest.raises(FedGAError, match=r"does not return the output of body.*make its output layer the last one"):
+        simulate(federation, HeadFirst(), "fednh", rounds=1, active=2)
+
+
+def test_prototypes_of_classes_that_nobody_holds_stay(pictures: Dataset) -> None:
+    nh = make_algorithm("fednh", rho=0)
+    before = torch.eye(3)
+    result = RoundResult(1, torch.tensor([0]), torch.ones(1), torch.zeros(1), {"class_sums": torch.zeros(1, 3, 3)})
+    result.reports["class_sums"][0, 1] = torch.tensor([3.0, 0.0, 4.0])
+    after = nh.update_server({"prototypes": before}, result)["prototypes"]
+    assert torch.allclose(after, torch.tensor([[1.0, 0, 0], [0.6, 0, 0.8], [0, 0, 1]]))
+
+
+def test_no_client_is_diagnosed_by_a_model_that_it_did_not_receive(
+    pictures: Dataset, pictures_data: DeviceData
+) -> None:
+    @dataclass(frozen=True)
+    class OwnNormalization(Algorithm):
+        def travels(self, parameters: Parameters) -> Collection[str]:
+            return [name for name in parameters.shapes if name not in parameters.normalization]
+
+    lane = make_lane(pictures, model="tests.engine.runs:Mixing", diagnose_every=1)
+    engine = Engine([replace(lane, algorithm=OwnNormalization())], pictures_data)
+    [result] = engine.run_round()
+    assert result.metrics is not None
+    assert not result.clients
+    assert "client_accuracy" in result.metrics

@@ -160,6 +160,16 @@ def test_scores_that_are_no_numbers_come_before_absent_clients() -> None:
     check_selection(made(lambda self, choice: choice.smallest(0 * choice.draws / 0)))
 
 
+def test_a_rule_keeps_the_kind_of_its_state() -> None:
+    drifts = made(
+        lambda self, choice: choice.smallest(choice.draws),
+        state=lambda self, setup: {"rounds": torch.tensor(0)},
+        update=lambda self, state, result: {"rounds": state["rounds"] + 0.5},
+    )
+    with pytest.raises(FedGAError, match=r"update makes 'rounds' torch.float32 and state torch.int64"):
+        check_selection(drifts)
+
+
 def test_what_a_rule_chooses_is_checked_in_every_round(pictures: Dataset, exact_data: DeviceData) -> None:
     late = made(lambda self, choice: choice.smallest(choice.draws) * (choice.round < 9))
     check_selection(late)

@@ -268,7 +268,10 @@ class Algorithm:
         return features
 
     def survey(self, batch: Batch) -> Tensor:
-        """Per-sample value of the received model, averaged over every client's samples (`evaluates_all_clients`)."""
+        """Per-sample value of the received model, averaged over every client's samples (`evaluates_all_clients`).
+
+        ``batch.class_counts`` are not known here: NaN.
+        """
         return cross_entropy(batch.logits, batch.targets)
 
     def final_report(self, client: Trained) -> dict[str, Tensor]:

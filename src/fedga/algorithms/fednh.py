@@ -54,4 +54,5 @@ class FedNH(Algorithm):
 
     def update_server(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
         direction = F.normalize(result.reports["class_sums"].sum(0), dim=-1)
-        return {"prototypes": F.normalize(self.rho * state["prototypes"] + (1 - self.rho) * direction, dim=-1)}
+        moved = F.normalize(self.rho * state["prototypes"] + (1 - self.rho) * direction, dim=-1)
+        return {"prototypes": torch.where(direction.any(-1, keepdim=True), moved, state["prototypes"])}

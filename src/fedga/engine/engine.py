@@ -98,6 +98,10 @@ class Engine:
                 f"layers of the model keep values of their own ({', '.join(moving[:3])}): clients train one by one, "
                 "without padding, which is slower"
             )
+        if workers is None and any(segment.own and segment.own.has_head for segment in self.segments):
+            self.budget.notices.append(
+                "clients keep their heads: the model that is saved has the head it began with; read client_accuracy"
+            )
         self._asked: dict[int, tuple[Tensor, Tensor]] = {}  # all samples and their owners, by a segment's first lane
         self.evaluator = ClientEvaluator(self.lanes, data, self.workers, self.budget)
         # The table and not self: an engine without cycles frees the device's memory when it is let go.
@@ -155,7 +159,7 @@ class Engine:
         if first not in self._asked:
             self._asked[first] = self.table.everyone(lanes)
         places, owners = self._asked[first]
-        no_counts = self.stack.params.new_zeros(1, self.data.dataset.num_classes)
+        no_counts = self.stack.params.new_full((1, self.data.dataset.num_classes), torch.nan)
         received = self.server.broadcast(self.round)[self.segments.index(segment)] if uses_features(algorithm) else {}
 
         def work(model: StackedModel, part: tuple[slice, ...]) -> Tensor:

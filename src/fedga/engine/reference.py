@@ -309,7 +309,7 @@ class Reference:
             inputs, targets = self._samples(self.federation.client(k).tolist())
             with torch.no_grad():
                 logits, _ = self._outputs(model, inputs, received)
-            batch = Batch(logits, targets, torch.ones(len(targets)), torch.zeros(logits.shape[-1]))
+            batch = Batch(logits, targets, torch.ones(len(targets)), torch.full_like(logits[0], torch.nan))
             values.append(self.algorithm.survey(batch).mean())
         return torch.stack(values)
 

@@ -335,8 +335,8 @@ class ServerSide:
         self.evaluator.score_own_parts(rows, self.stack, self.class_counts(), round_number)
         after, class_counts, clients = returned.after, returned.class_counts, returned.clients
         examined = self.evaluator.examined(round_number) if before is not None and after is not None else set()
-        # Where the head is a client's own, it received no whole model to compare its trained one with.
-        examined -= {lane for each in self.segments if each.own and each.own.has_head for lane in each.numbers}
+        # Where a part is a client's own, it received no whole model to compare its trained one with.
+        examined -= {lane for each in self.segments if each.own for lane in each.numbers}
         records: list[list[ClientRecord]] = [[] for _ in self.lanes]
         seen: list[dict[str, float]] = [{} for _ in self.lanes]
         if before is not None and after is not None and class_counts is not None:
@@ -375,12 +375,14 @@ def _after(
     stacked: RoundResult,
     counts: list[int] | None,
 ) -> dict[str, Tensor]:
-    """The state after a round, of every lane of a segment."""
+    """The state after a round, of every lane of a segment, in the types it began with."""
     if counts is not None:
-        found = [hook(rows_of(state, row), _row(stacked, row, counts)) for row in range(len(counts))]
-        return {name: torch.stack([each[name] for each in found]) for name in found[0]}
-    tensors = {name: value for name, value in vars(stacked).items() if name != "round" and value is not None}
-    return vmap(lambda state, given: hook(state, RoundResult(stacked.round, **given)))(state, tensors)
+        each = [hook(rows_of(state, row), _row(stacked, row, counts)) for row in range(len(counts))]
+        found = {name: torch.stack([one[name] for one in each]) for name in each[0]}
+    else:
+        tensors = {name: value for name, value in vars(stacked).items() if name != "round" and value is not None}
+        found = vmap(lambda state, given: hook(state, RoundResult(stacked.round, **given)))(state, tensors)
+    return {name: value.to(state[name].dtype) for name, value in found.items()}
 
 
 def lane_sums(weights: Tensor, values: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ class Bandit(Selection):
     temperature: float = option(0.01, above=0, smallest=1e-6, largest=1e6)
 
     citation: ClassVar[str] = "Yang et al. 2021"
+    reads_head: ClassVar[bool] = True
     reveals: ClassVar[str] = "an estimate of every client's class mix"
 
     def state(self, setup: Setup) -> dict[str, Tensor]:
@@ -35,8 +36,8 @@ class Bandit(Selection):
     def select(self, choice: Choice) -> Tensor:
         turns, mean = choice.state["turns"], choice.state["rewards"] / choice.state["turns"].clamp(min=1)
         bonus = self.explore * (3 * torch.log(torch.tensor(float(choice.round))) / (2 * turns.clamp(min=1))).sqrt()
-        value = torch.where(turns == 0, 1e9, mean + bonus)
-        return choice.smallest(choice.draws * 1e-3 - value.double())
+        value = choice.draws * 1e-3 - (mean + bonus).double()
+        return choice.smallest(torch.where(turns == 0, choice.draws - 1e6, value))
 
     def inspect(self, server: Server, client_params: Tensor) -> dict[str, Tensor]:
         bias = _bias(server.parameters)

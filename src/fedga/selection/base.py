@@ -40,6 +40,7 @@ class Selection:
 
     citation: ClassVar[str] = ""
     needs_class_counts: ClassVar[bool] = False  # every client's samples of every class: it reveals them
+    reads_head: ClassVar[bool] = False  # whether `inspect` reads the head: then it has to be trained and sent
     reveals: ClassVar[str] = "nothing about a client"
 
     def __post_init__(self) -> None:

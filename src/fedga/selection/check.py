@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedga.algorithms.base import RoundResult, Setup, Tensors
 from fedga.algorithms.checking.declared import check_hooks
-from fedga.algorithms.checking.hooks import Hooks, shown
+from fedga.algorithms.checking.hooks import Hooks, check_state, shown
 from fedga.algorithms.checking.made_up import CLASSES, NETWORK, PARAMETERS, server_of
 from fedga.errors import FedGAError
 from fedga.selection.base import Choice, Selection
@@ -50,8 +50,8 @@ def check_selection(rule: Selection, name: str = "") -> None:
         )
         given = (chosen, torch.tensor([0.5, 0.3, 0.2]), params, hooks.tensors("inspect", reports))
         after = hooks.tensors("update", hooks.mapped("update", partial(update, number), state, *given))
-        if after.keys() != state.keys() or any(after[key].shape != state[key].shape for key in state):
-            raise FedGAError(f"{called}: update must return all that state has, in the same shapes, and nothing else")
+        if wrong := check_state(state, after, "update", "state"):
+            raise hooks.wrong(wrong)
         state = after
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedga.algorithms.base import Algorithm, Batch, RoundResult, Server, Setup, Tensors, Trained, overrides
 from fedga.algorithms.checking.declared import check_declarations
-from fedga.algorithms.checking.hooks import Hooks, close, shown
+from fedga.algorithms.checking.hooks import Hooks, check_state, close, shown
 from fedga.algorithms.checking.made_up import (
     ACTIVE,
     CLASSES,
@@ -144,15 +144,14 @@ class _Checker:
         }
         received = {name: value.float() for name, value in batch.received.items()}
         inputs = replace(batch, **floats | {"logits": logits, "targets": batch.targets, "received": received})
-        if inputs.features is not None:
-            inputs.features.requires_grad_()
+        leaves = [logits] + ([inputs.features.requires_grad_()] if inputs.features is not None else [])
         losses = self.hooks.call("local_loss", lambda: self.algorithm.local_loss(inputs))[:REAL]
-        gradient = None
+        found: Any = [None]
         if losses.requires_grad:
-            (gradient,) = torch.autograd.grad(losses.mean(), logits, allow_unused=True)
-        if gradient is None:
+            found = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
+        if found[0] is None:
             raise self.hooks.wrong("local_loss does not depend on batch.logits: leave out detach, argmax and no_grad")
-        return bool(losses.isfinite().all() and gradient.isfinite().all())
+        return all(bool(each.isfinite().all()) for each in (losses, *found) if each is not None)
 
     def _stacked(self, received: Tensors) -> None:
         """A class that says so takes the batches of many clients at once."""
@@ -176,8 +175,10 @@ class _Checker:
         """The other hooks of a client; returns a client's report, and its report after the last round."""
         algorithm, params, start = self.algorithm, self.made.params[0], self.made.params[1]
         if algorithm.evaluates_all_clients:
-            batch = replace(self.made.batch(0, {}, FEDAVG), class_counts=torch.zeros(CLASSES, dtype=torch.float64))
-            self._per_sample("survey", algorithm.survey, batch)
+            batch = replace(self.made.batch(0, {}, FEDAVG), class_counts=torch.full((CLASSES,), torch.nan).double())
+            values = self._per_sample("survey", algorithm.survey, batch)
+            wrong = "survey gives no finite numbers: its batch.class_counts are not known (nan), and its mask may be 0"
+            self.require(values[:REAL].isfinite().all(), wrong)
         self._sampling()
         self._names()
         if overrides(algorithm, "head"):
@@ -294,7 +295,8 @@ class _Checker:
             return algorithm.update_server(state, RoundResult(1, *given))
 
         after = self.hooks.tensors("update_server", self.hooks.mapped("update_server", update, *given))
-        self._same_state(state, after)
+        if wrong := check_state(state, after, "update_server", "server_state"):
+            raise self.hooks.wrong(wrong)
 
         def aggregate(params: Tensor, state: Tensors, *given: Any) -> Any:
             return algorithm.aggregate(self._server(params, state), RoundResult(1, *given), lambda step: params + step)
@@ -314,15 +316,6 @@ class _Checker:
         found = self.hooks.mapped("groups", groups, params, state, clients, self.made.class_counts)
         wrong = f"groups gave {shown(found)}: return a whole number per active client"
         self.require(found.shape == (ACTIVE,) and not found.is_floating_point(), wrong)
-
-    def _same_state(self, state: Tensors, after: Tensors) -> None:
-        for key in {**state, **after}:
-            verb = "drops" if key not in after else "adds"
-            wrong = f"update_server {verb} {key!r}: return all that server_state has, and nothing else"
-            self.require(key in after and key in state, wrong)
-            now, first = list(after[key].shape), list(state[key].shape)
-            wrong = f"update_server makes {key!r} of shape {now} where server_state has {first}: keep the shape"
-            self.require(now == first, wrong)
 
 
 def check_hooks(algorithm: Algorithm, name: str = "") -> None:

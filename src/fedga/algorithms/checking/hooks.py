@@ -108,7 +108,8 @@ class Hooks:
         copies = _each(lambda value: value.clone(), given)
         two = _each(lambda value: torch.stack([value, value.flip(0) if value.dim() else value]), given)
         alone = self.call(hook, lambda: function(*given), lambda: vmap(function)(*two))
-        if not all(torch.equal(value, copy) for value, copy in zip(_leaves(given), _leaves(copies), strict=True)):
+        pairs = zip(_leaves(given), _leaves(copies), strict=True)
+        if not all(((value == copy) | copy.isnan()).all() for value, copy in pairs):
             place = self._first_change(lambda: function(*copies), lambda: [copy._version for copy in _leaves(copies)])
             raise self.wrong(f"{hook} writes into what it was given: make a new tensor, as in x = x + y{place}")
         if strange := [value for value in _leaves(alone) if not isinstance(value, Tensor)]:
@@ -193,6 +194,20 @@ def _leaves(given: Any) -> list[Any]:
     if isinstance(given, Mapping):
         given = tuple(given.values())
     return [leaf for value in given for leaf in _leaves(value)] if isinstance(given, tuple) else [given]
+
+
+def check_state(state: Tensors, after: Tensors, hook: str, first: str) -> str:
+    """What is wrong with the state after a round: names, shapes and kinds stay; empty where nothing is."""
+    for key in {**state, **after}:
+        if key not in after or key not in state:
+            verb = "drops" if key not in after else "adds"
+            return f"{hook} {verb} {key!r}: return all that {first} has, and nothing else"
+        now, was = list(after[key].shape), list(state[key].shape)
+        if now != was:
+            return f"{hook} makes {key!r} of shape {now} where {first} has {was}: keep the shape"
+        if after[key].is_floating_point() != state[key].is_floating_point():
+            return f"{hook} makes {key!r} {after[key].dtype} and {first} {state[key].dtype}: begin with the former"
+    return ""
 
 
 def close(one: Tensor, other: Tensor) -> bool:

@@ -22,6 +22,7 @@ from fedga.engine.evaluation.metrics import Metric
 from fedga.engine.optimizers import averaging_weight
 from fedga.engine.stack.layers import FrozenBatchNorm
 from fedga.engine.stack.stacked import StackedModel
+from fedga.errors import FedGAError
 from fedga.selection import Selection, make_selection
 from fedga.selection.availability import Availability, read_availability
 from fedga.servers import ServerOptimizer, make_server
@@ -105,7 +106,7 @@ def stacking_key(lane: Lane) -> tuple[Any, ...]:
     dataset = lane.federation.dataset
     samples = (dataset.name, dataset.fingerprint) if dataset.fingerprint else id(dataset)
     return (
-        (samples, network, trained, _constants(lane.model)),
+        (samples, network, trained, getattr(lane.model, "stands_still", frozenset()), _constants(lane.model)),
         (lane.federation.num_clients, spec.active, spec.batch_size, spec.local_epochs, spec.augment),
         (spec.optimizer, spec.momentum, spec.evaluate_every, spec.diagnose_every, spec.precision),
         id(lane) if overrides(lane.algorithm, "groups") else None,  # clients one after another: a run by itself
@@ -257,6 +258,9 @@ class LaneStack:
         parts = ((stacked("server."), self.device), (stacked("select."), self.device), (kept, home))
         server, select, kept = ({name: value.to(place) for name, value in part.items()} for part, place in parts)
         own = Own.of(algorithm, self.model, self.device)
+        if own is not None and own.has_head and lane.selection.reads_head:
+            called = type(lane.selection).__name__.lower()
+            raise FedGAError(f"--select {called} reads the head, which stays at the clients here: choose another rule")
         return Segment(algorithm, lane.selection, slice(which[0], which[-1] + 1), server, select, kept, auxiliary, own)
 
     def move(self, params: Tensor, buffers: Tensor, round_number: int) -> None:

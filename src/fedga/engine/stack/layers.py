@@ -28,7 +28,8 @@ class BatchContext:
     is_whole: bool = False  # one copy's batch, known to have no padding
     dropout_key: Tensor | None = None  # []: int64
     calls: dict[int, int] = field(default_factory=dict)  # of every dropout layer, within one forward pass
-    features: Tensor | None = None  # the head's input in this forward pass, where somebody keeps it
+    features: Tensor | None = None  # the head's input in this forward pass, where it is kept
+    logits: Tensor | None = None  # its output, with it
 
     def begin(self, mask: Tensor, dropout_key: Tensor, is_whole: bool = False) -> None:
         """A new batch comes through."""
@@ -36,11 +37,11 @@ class BatchContext:
 
     def forget(self) -> None:
         """Hold on to nothing of a batch that is through."""
-        self.mask = self.dropout_key = self.features = None
+        self.mask = self.dropout_key = self.features = self.logits = None
 
-    def keep_features(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """Note the input of the head."""
-        self.features = inputs[0]
+    def keep_features(self, head: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+        """Note what goes into the head, and what comes out."""
+        self.features, self.logits = inputs[0], outputs
 
 
 class FrozenBatchNorm(nn.Module):

@@ -227,16 +227,21 @@ class StackedModel:
             )
         # No closure: a copy of the network has a context of its own.
         head = self._module.get_submodule(self.params.head_layer)
-        head.register_forward_pre_hook(self._context.keep_features)
+        head.register_forward_hook(self._context.keep_features)
         self._keeps_features = True
 
     def _call(self, state: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
         """Logits, and features where they are kept."""
-        logits = functional_call(self._module, state, (inputs,))
+        logits: Tensor = functional_call(self._module, state, (inputs,))
         if not self._keeps_features:
             return (logits,)
-        features, self._context.features = self._context.features, None
-        assert features is not None
+        features, output = self._context.features, self._context.logits
+        self._context.features = self._context.logits = None
+        if features is None or output is not logits:
+            raise FedGAError(
+                f"the model does not return the output of {self.params.head_layer}, the last linear layer that its "
+                "__init__ makes, whose input the algorithm takes as features: make its output layer the last one"
+            )
         return logits, features
 
     def forward_one(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ class Participant:
         data, total = self.client_data.data, received.params.new_zeros((), dtype=torch.float64)
         for places in self.client_data.places.split(EVALUATED_AT_ONCE):
             logits, targets = self._logits(received, data.gather(places)), data.train_targets[places]
-            batch = Batch(logits, targets, torch.ones_like(logits[:, 0]), logits.new_zeros(logits.shape[-1]))
+            batch = Batch(logits, targets, torch.ones_like(logits[:, 0]), torch.full_like(logits[0], torch.nan))
             total += self.algorithm.survey(batch).double().sum()
         return (total / len(self.client_data.places)).to(received.params.dtype)
 
