@@ -35,7 +35,8 @@ class MemoryBudget:
             # Measured on two cores: stacked matrix products beat a loop, stacked convolutions do not.
             one_by_one = model.has_convolutions or model.moving_buffers
             stack = 1 if one_by_one else max(1, CPU_STACK_VALUES // model.params.total)
-            return cls(slots=stack, models=stack, samples=1000)
+            # Activations of 1,000 pictures are fetched from memory, and its pages from the system, again and again.
+            return cls(slots=stack, models=stack, samples=100 if model.has_convolutions else 1000)
         budget = CUDA_SHARE * torch.cuda.get_device_properties(device).total_memory
         activations = model.saved_bytes(input_shape)
         value = torch.finfo(model.dtype).bits // 8

@@ -55,6 +55,9 @@ class StackedModel:
         self._module = prepared.requires_grad_(False)
         self.draws_at_random = self._has(KeyedDropout)
         self.has_convolutions = self._has(_ConvNd | StackedConv2d)
+        # Measured: ResNet-20 takes 0.9 of the time this way; LeNet, whose 6 channels fill no register, 1.1.
+        widths = [layer.weight.shape[0] for layer in prepared.modules() if isinstance(layer, StackedConv2d)]
+        self._channels_last = bool(widths) and all(width % 8 == 0 for width in widths)
         self._needs_context = self.draws_at_random or self._has(MaskedBatchNorm)
         # What layers of the user's own change in training besides what is trained; None until a batch has shown it.
         self._moving: tuple[str, ...] | None = None if frozen or keeps_own_buffers(prepared) else ()
@@ -244,6 +247,12 @@ class StackedModel:
             )
         return logits, features
 
+    def _by_pixel(self, inputs: Tensor) -> Tensor:
+        """One copy's pictures, the channels of a pixel side by side where convolutions on a CPU are faster that way."""
+        if not self._channels_last or inputs.dim() != 4 or inputs.is_cuda:
+            return inputs
+        return inputs.contiguous(memory_format=torch.channels_last)
+
     def forward_one(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
         """Logits of one copy in evaluation mode, differentiable and vmappable: ``[parameters], [samples, ...]``."""
         return self._evaluate_one(params, buffers, inputs)[0]
@@ -272,7 +281,8 @@ class StackedModel:
     ) -> tuple[Tensor, ...]:
         """Like `evaluate_each`, with the features ``[copies, samples, features]`` where they are kept."""
         if len(params) == 1:
-            found = tuple(part.unsqueeze(0) for part in self._evaluate_one(params[0], buffers[0], inputs[0]))
+            one = self._evaluate_one(params[0], buffers[0], self._by_pixel(inputs[0]))
+            found = tuple(part.unsqueeze(0) for part in one)
         else:
             given = inputs[0] if axis is None else inputs
             found = vmap(self._evaluate_one, in_dims=(0, 0, axis))(params, buffers, given)
@@ -330,14 +340,14 @@ class StackedModel:
             return found, self.buffers.join(moved).detach() if moved else buffers
         if len(params) == 1:
             only = self.params.views(params[0]) | self.buffers.views(buffers[0])
-            return tuple(part.unsqueeze(0) for part in self._call(only, inputs[0])), buffers
+            return tuple(part.unsqueeze(0) for part in self._call(only, self._by_pixel(inputs[0]))), buffers
         named = self.params.views(params) | self.buffers.views(buffers)
         return vmap(self._call)(named, inputs), buffers
 
     def _train_alone(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, key: Tensor) -> Passed:
         """One copy needs no mapping, and can be asked whether its batch has padding."""
         named, is_whole = self.params.views(params), len(mask) > 1 and bool(mask.all())
-        found, moved = self._train_one(named, self.buffers.views(buffers), inputs, mask, key, is_whole)
+        found, moved = self._train_one(named, self.buffers.views(buffers), self._by_pixel(inputs), mask, key, is_whole)
         self._context.forget()
         after = self.buffers.join(moved).detach() if moved else buffers
         return tuple(part.unsqueeze(0) for part in found), after.unsqueeze(0)
