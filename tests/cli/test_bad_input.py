@@ -351,14 +351,8 @@ class Striped(Partition):
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
-        (
-            "algorithms --check half",
-            "half is a server optimiser, not an algorithm or selection rule: check it by pytest",
-        ),
-        (
-            "algorithms --check striped",
-            "striped is a partition, not an algorithm or selection rule: check it by pytest",
-        ),
+        ("algorithms --check half", "is no algorithm: give it with --server"),
+        ("algorithms --check striped", "is no algorithm: give it with --partition"),
         (f"run {SMALL} --server half:rate=1", "a server optimiser has none but --server-rate: leave them out"),
         (f"run {SMALL} --server adam:rate=1", "a server optimiser has none but --server-rate: leave them out"),
         (f"run {SMALL} --server halv", "did you mean 'half'?"),

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.text import Text
 
-from fedga.common.spreadsheet import text_cells
+from fedga.common.spreadsheet import text_cell
 from fedga.errors import FedGAError
 from fedga.report import writers
 from fedga.report.documents import Cell, Picture, Section, Table
@@ -125,7 +125,7 @@ def test_any_text_keeps_its_place_in_every_form(texts: list[str]) -> None:
     latex = writers.latex(table)
     assert_sound_latex(latex)
     assert [len(row) for row in parse_latex(latex)] == [1 + len(texts)] * 2
-    cells = text_cells(texts)
+    cells = list(map(text_cell, texts))
     assert list(csv.reader(io.StringIO(writers.comma_separated(table)))) == [["heading", *cells], ["first", *cells]]
 
 

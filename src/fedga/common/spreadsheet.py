@@ -1,5 +1,7 @@
 """Cells of tables that people open in a spreadsheet, where a text may be taken for a formula."""
 
+import csv
+import io
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,5 +21,8 @@ def text_cell(value: Any) -> Any:
     return ("'" * value.startswith(_FORMULA) + value).replace("\r", " ")
 
 
-def text_cells(row: Iterable[Any]) -> list[Any]:
-    return [text_cell(value) for value in row]
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows of comma-separated cells: floats by repr, None as an empty cell."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(map(text_cell, row) for row in rows)
+    return stream.getvalue()

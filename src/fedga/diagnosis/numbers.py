@@ -1,7 +1,5 @@
 """The numbers of a diagnosis: as tables for readers, as JSON and CSV for programs, and where the files may go."""
 
-import csv
-import io
 import json
 import math
 import os
@@ -11,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedga.common.spreadsheet import text_cell
+from fedga.common.spreadsheet import csv_text
 from fedga.diagnosis.diagnosis import Diagnosis
 from fedga.diagnosis.measure import Errors
 from fedga.diagnosis.verdict import KIND_NAMES, kind_of, percent, worst_of
@@ -114,17 +112,13 @@ def _errors(errors: Errors, at: int) -> Record:
 
 def as_csv(rows: Sequence[Record]) -> str:
     """The rows under their names; empty where a number is not known."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(rows[0])
-    writer.writerows([_cell(value) for value in row.values()] for row in rows)
-    return stream.getvalue()
+    return csv_text([rows[0], *(map(_cell, row.values()) for row in rows)])
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
-    return None if isinstance(value, float) and math.isnan(value) else text_cell(value)
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _plain(value: Any) -> Any:

@@ -125,7 +125,8 @@ class ServerSide:
         legacy = getattr(segment.algorithm, "select", None)
         if legacy is not None and type(rule).__name__ == "Uniform":
             seen = torch.where(available[rows], draws[rows], NOBODY_DRAWS_THIS)
-            return vmap(lambda state, draws: legacy(state, draws, active))(segment.state, seen)
+            chosen = vmap(lambda state, draws: legacy(state, draws, active))(segment.state, seen)
+            return self._checked(chosen, available[rows], active, f"select of {type(segment.algorithm).__name__}")
         counts = self.class_counts() if rule.needs_class_counts else None
         if rule.needs_class_counts and counts is None:
             raise FedGAError(
@@ -138,9 +139,14 @@ class ServerSide:
 
         given = () if counts is None else (counts[rows].to(self.device),)
         chosen = vmap(one)(segment.select_state, draws[rows], available[rows], given)
-        if type(rule) not in SELECTIONS.values():  # a check before the run has not seen these clients and rounds
-            for choice, there in zip(chosen, available[rows], strict=True):
-                check_chosen(choice, there, active, f"selection rule {type(rule).__name__}, round {round_number},")
+        if type(rule) in SELECTIONS.values():
+            return chosen.long()
+        return self._checked(chosen, available[rows], active, f"selection rule {type(rule).__name__}")
+
+    def _checked(self, chosen: Tensor, available: Tensor, active: int, called: str) -> Tensor:
+        """What a rule of the user's own chose: a check before the run has not seen these clients and rounds."""
+        for choice, there in zip(chosen, available, strict=True):
+            check_chosen(choice, there, active, called)
         return chosen.long()
 
     def broadcast(self, round_number: int) -> list[dict[str, Tensor]]:

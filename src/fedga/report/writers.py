@@ -1,7 +1,5 @@
 """Tables and pictures as files, tables for the terminal; notes on cells stand below the table under letters."""
 
-import csv
-import io
 import os
 import re
 import string
@@ -10,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from fedga.common.spreadsheet import text_cells
+from fedga.common.spreadsheet import csv_text
 from fedga.drawing.style import save, write_named
 from fedga.report.documents import NOTHING, Cell, Section, Table
 from fedga.report.terminal import Column, TitledTable, make_table
@@ -107,16 +105,11 @@ def comma_separated(table: Table) -> str:
     α,FedGA,FedGA deviation
     ,0.9,0.01
     """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")  # writes floats by repr, None as an empty field
     wide = [any(row[at].deviation is not None for row in table.rows) for at in range(len(table.headings))]
     names = zip(table.headings, wide, strict=True)
     headings = [name for heading, has in names for name in (heading, f"{heading} deviation")[: 1 + has]]
-    writer.writerow(text_cells(headings))
-    for row in table.rows:
-        values = [value for cell, has in zip(row, wide, strict=True) for value in _values(cell)[: 1 + has]]
-        writer.writerow(text_cells(values))
-    return stream.getvalue()
+    rows = (zip(row, wide, strict=True) for row in table.rows)
+    return csv_text([headings, *([value for cell, has in row for value in _values(cell)[: 1 + has]] for row in rows)])
 
 
 def _values(cell: Cell) -> tuple[float | str | None, float | None]:

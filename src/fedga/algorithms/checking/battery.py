@@ -52,31 +52,10 @@ class _Checker:
         setup = Setup(params, CLIENTS, CLASSES, NETWORK)
         state = self.hooks.call("server_state", lambda: algorithm.server_state(setup))
         self.hooks.tensors("server_state", state)
-        self._legacy_select(state)
         given = (params, state, self.made.auxiliary) if algorithm.auxiliary_samples else (params, state)
         received = self.hooks.mapped("broadcast", lambda *given: algorithm.broadcast(server_of(*given)), *given)
         self.hooks.as_declared("broadcast", "downloads", received)
         return state, received
-
-    def _legacy_select(self, state: Tensors) -> None:
-        """A rule that was part of an algorithm in version 0.1."""
-        select = getattr(self.algorithm, "select", None)
-        if select is None:
-            return
-        draws = torch.linspace(0.9, 0.1, CLIENTS, dtype=torch.float64)
-        for absent in (0, CLIENTS - ACTIVE):
-            seen = torch.where(torch.arange(CLIENTS) >= absent, draws, 2.0)
-            chosen = self.hooks.mapped("select", lambda state, draws: select(state, draws, ACTIVE), state, seen)
-            numbers, is_shaped = chosen.tolist(), chosen.shape == (ACTIVE,) and not chosen.is_floating_point()
-            self.require(
-                is_shaped and len(set(numbers)) == ACTIVE,
-                f"select gave {numbers}: return the numbers of `active` different clients",
-            )
-            self.require(
-                all(absent <= client < CLIENTS for client in numbers),
-                f"select gave {numbers} of {CLIENTS} clients, {absent} of them absent (their draw is 2): make it a "
-                "selection rule, which is told who is available",
-            )
 
     # --- the client --------------------------------------------------------------------------------------------------
 

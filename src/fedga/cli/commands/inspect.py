@@ -1,6 +1,5 @@
 """Commands that show what is there: results of a folder, as rows or a page, a saved model, the algorithms."""
 
-import csv
 import json
 import math
 import re
@@ -13,11 +12,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fedga import plugins
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, own_option
 from fedga.cli.usage import check_data_dir
-from fedga.common.spreadsheet import text_cell
+from fedga.common.spreadsheet import csv_text
 from fedga.errors import FedGAError, check_known, quoted
 from fedga.report.terminal import Column, make_table
 from fedga.spec.kinds import Number
@@ -241,11 +239,9 @@ def algorithms(
     elif format == "json":
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
-        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            options = ":".join(f"{name}={value}" for name, value in row["options"].items())
-            writer.writerow({name: text_cell(value) for name, value in (row | {"options": options}).items()})
+        options = (":".join(f"{name}={value}" for name, value in row["options"].items()) for row in rows)
+        filled = ((row | {"options": text}).values() for row, text in zip(rows, options, strict=True))
+        print(csv_text([rows[0], *filled]), end="")
 
 
 def _check(algorithm: str, names: str | None) -> None:
@@ -265,10 +261,6 @@ def _check(algorithm: str, names: str | None) -> None:
         print(f"{rule}: selects available clients alone, none twice, the same ones when mapped over runs")
         return
     name, options = parse_algorithm(algorithm)
-    for kind in ("servers", "partitions") if name not in {*ALGORITHMS, *own_algorithms()} else ():
-        if name in plugins.parts(kind):
-            called = f"{name} is a {plugins.KINDS[kind]}, not an algorithm or selection rule"
-            raise FedGAError(f"{called}: check it by pytest test_{name.replace('-', '_')}.py")
     for line in check_algorithm(make_algorithm(name, **dict(options)) if options else name):
         print(line)
 
