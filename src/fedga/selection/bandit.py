@@ -46,10 +46,8 @@ class Bandit(Selection):
 
     def update(self, state: Tensors, result: RoundResult) -> dict[str, Tensor]:
         chosen = F.one_hot(result.clients, len(state["turns"])).to(result.update.dtype)  # [active, clients]
-        return {
-            "turns": state["turns"] + chosen.sum(0),
-            "rewards": state["rewards"] + result.reports["reward"] @ chosen,
-        }
+        rewards = state["rewards"] + result.reports["reward"] @ chosen
+        return {"turns": state["turns"] + chosen.sum(0), "rewards": rewards}
 
 
 def _bias(parameters: Parameters) -> slice:
@@ -57,7 +55,5 @@ def _bias(parameters: Parameters) -> slice:
     for name in parameters.head:
         if len(parameters.shapes[name]) == 1:
             return parameters.slices()[name]
-    raise FedGAError(
-        "--select bandit reads how training moves the bias of the last linear layer, and here none is trained: choose "
-        "another rule"
-    )
+    what = "how training moves the bias of the last linear layer, and here none is trained"
+    raise FedGAError(f"--select bandit reads {what}: choose another rule")
