@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -81,7 +82,9 @@ def train_locally(model: StackedModel, data: DeviceData, slots: Slots, optimizer
     shares = real / real.sum(2, keepdim=True).clamp(min=1)  # of a sample in its batch's mean
     for number, rate in enumerate(rates):
         into, keep = (mover.accumulator(params) if adds else None) or (scratch, 0.0)
-        gradient, buffers = _Step(stack, number, shares[:, number]).gradient(params, buffers, into, keep)
+        # A step has no name: while it had one, its inputs kept the next ones out of the memory that is in the cache.
+        given = (stack, number, real[:, number], shares[:, number])
+        gradient, buffers = _Step(*given).gradient(params, buffers, into, keep)
         if slots.centralize is not None:
             _centralize(model.params, gradient, slots.centralize)
         mover.step(params, gradient, rate)
@@ -104,10 +107,13 @@ class _ClientStack:
     data: DeviceData
     slots: Slots
 
-    @property
+    @cached_property
+    def asks_for_gradients(self) -> bool:
+        return any(overrides(segment.algorithm, "gradient") for segment in self.slots.segments)
+
+    @cached_property
     def changes_gradients(self) -> bool:
-        algorithms = [segment.algorithm for segment in self.slots.segments]
-        return any(overrides(each, hook) for each in algorithms for hook in ("correct", "gradient"))
+        return self.asks_for_gradients or any(overrides(each.algorithm, "correct") for each in self.slots.segments)
 
     def starts(self) -> Tensor:
         params = self.slots.params.clone()
@@ -195,10 +201,9 @@ class _GradientAt(torch.autograd.Function):
 class _Step:
     """One local step of all slots: its batch, and gradients on it."""
 
-    def __init__(self, stack: _ClientStack, number: int, shares: Tensor) -> None:
-        self.stack, self.model, self.slots, self.shares = stack, stack.model, stack.slots, shares
-        slots, data = stack.slots, stack.data
-        places, self.mask = slots.samples[:, number], slots.plan.mask[:, number].to(slots.params.dtype)
+    def __init__(self, stack: _ClientStack, number: int, mask: Tensor, shares: Tensor) -> None:
+        self.stack, self.model, self.slots, self.mask, self.shares = stack, stack.model, stack.slots, mask, shares
+        slots, data, places = stack.slots, stack.data, stack.slots.samples[:, number]
         moves = None if slots.moves is None else slots.moves[:, number]
         self.inputs = data.batches(places, slots.scaling, moves, slots.augmentation)
         self.targets = data.train_targets[places]
@@ -221,7 +226,7 @@ class _Step:
     def gradient(self, params: Tensor, buffers: Tensor, into: Tensor, keep: float) -> tuple[Tensor, Tensor]:
         """What every slot follows, and its buffers afterwards."""
         segments = self.slots.segments
-        if any(overrides(segment.algorithm, "gradient") for segment in segments):
+        if self.stack.asks_for_gradients:
             after = buffers.clone()
             for segment in segments:
                 part = segment.slots
@@ -229,12 +234,13 @@ class _Step:
             gradient, buffers = into, after
         else:
             gradient, buffers = self._at(params, buffers, slice(0, len(params)), segments, into, keep)
+        if not self.stack.changes_gradients:
+            return gradient, buffers
         for segment in segments:
             if overrides(segment.algorithm, "correct"):
                 part = segment.slots
                 gradient[part] = self.stack.mapped(segment.algorithm.correct, segment, gradient[part])
-        if self.stack.changes_gradients:
-            self._stand_still(gradient)
+        self._stand_still(gradient)
         return gradient, buffers
 
     def _stand_still(self, gradient: Tensor) -> None:

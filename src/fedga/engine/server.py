@@ -238,7 +238,8 @@ class ServerSide:
     def _step(self, group: ServerGroup, params: Tensor, update: Tensor, own_steps: dict[int, RoundResult]) -> None:
         """Move the lanes of one server optimiser; an algorithm with a step of its own decides how that is used."""
         if own_steps.keys().isdisjoint(group.lanes):
-            params[group.lanes] = group.step(self.stack.params[group.lanes], update[group.lanes])
+            rows: Any = slice(None) if len(group.lanes) == len(self.lanes) else group.lanes  # a list is a copy
+            params[rows] = group.step(self.stack.params[rows], update[rows])
             return
         kept = {name: value.clone() for name, value in group.state.items()}
         for row, lane in enumerate(group.lanes):
