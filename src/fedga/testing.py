@@ -173,7 +173,7 @@ def make_dataset(shape: tuple[int, ...] = (1, 8, 8), classes: int = 4, samples: 
 
 
 def make_federation(dataset: Dataset, sizes: Sequence[int], seed: int | None = None) -> Federation:
-    """Clients of the given sizes: most of them without some class, or, with a seed, dealt at random."""
+    """Clients of the given sizes: most of them without some class, or, with a seed, drawn at random."""
     order = np.argsort(dataset.train_targets, kind="stable")
     if seed is not None:
         order = np.random.default_rng(seed).permutation(order)

@@ -193,10 +193,30 @@ class AsOneWouldWriteIt(Algorithm):
         return {"sums": trained.class_features.T}, {}
 
 
+@dataclass(frozen=True)
+class Decayed(Algorithm):
+    """No sample is looked at; the longer a client trained, the more it decays the next time."""
+
+    client_state_spec: ClassVar[tuple[Sent, ...]] = (Sent("pace", "1"),)
+    uploads: ClassVar[tuple[Sent, ...]] = (Sent("moved", "parameters"),)
+
+    def client_state(self, params: Tensor) -> dict[str, Tensor]:
+        return {"pace": params.new_zeros(())}
+
+    def gradient(self, at: Callable[[Tensor], Tensor], params: Tensor, client: Client) -> Tensor:
+        return (0.01 + client.client_state["pace"]) * params
+
+    def report(self, trained: Trained) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return {"moved": trained.params - trained.global_params}, {"pace": trained.steps.sqrt()}
+
+    def aggregate(self, server: Server, result: RoundResult, step: Callable[[Tensor], Tensor]) -> Tensor:
+        return step(result.reports["moved"].sum(0))
+
+
 OTHERS = [OwnHead, FixedHead, FedInit, Decorrelated, Lookahead, Trimmed, InPairs, RefittedHead, AsOneWouldWriteIt]
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", [*OTHERS, Decayed])
 def test_an_algorithm_of_another_kind_is_the_same_everywhere(kind: type[Algorithm]) -> None:
     done = check_algorithm(kind)
     alone = "it trains alone: runs whose clients train in groups are not stacked"
@@ -615,6 +635,44 @@ def test_a_rule_that_reads_the_head_needs_one_that_travels(pictures: Dataset) ->
     federation = make_federation(pictures, (20, 20, 20))
     with pytest.raises(FedGAError, match="bandit reads the head, which stays at the clients"):
         simulate(federation, "mlp", OwnHead(), rounds=1, active=2, select="bandit")
+
+
+@dataclass(frozen=True)
+class HeadByCount(FixedHead):
+    """Logits that depend on how many parameters the head is given."""
+
+    def head(self, features: Tensor, params: Tensors, received: Tensors) -> Tensor:
+        return features.roll(len(params), -1)[:, :4] * next(iter(params.values())).mean().exp()
+
+
+def test_a_returned_models_head_is_given_what_was_trained(pictures: Dataset) -> None:
+    result = simulate(make_federation(pictures, (20, 20, 20)), "mlp", HeadByCount(), rounds=2, active=2)
+    outputs = result.model(torch.from_numpy(pictures.test_inputs) / pictures.input_scale)
+    accuracy = (outputs.argmax(-1) == torch.from_numpy(pictures.test_targets)).double().mean().item()
+    assert accuracy == pytest.approx(result.rounds[-1]["accuracy"])
+
+
+@dataclass(frozen=True)
+class Idle(Algorithm):
+    """As one trains adapters, of which few networks have any."""
+
+    def moves(self, parameters: Parameters) -> Collection[str]:
+        return [name for name in parameters.shapes if name.startswith("idle")]
+
+
+def test_parameters_that_move_must_be_there_and_reach_the_loss(pictures: Dataset) -> None:
+    idle = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    with pytest.raises(FedGAError, match="no trainable parameters"):
+        simulate(make_federation(pictures, (20, 20, 20)), idle, Idle(), rounds=1, active=2)
+    idle.register_parameter("idle", nn.Parameter(torch.ones(3)))
+    with pytest.raises(FedGAError, match="nothing that is trained reaches the loss: let `moves` name"):
+        simulate(make_federation(pictures, (20, 20, 20)), idle, Idle(), rounds=1, active=2)
+
+
+def test_runs_that_need_features_are_not_stacked_with_others(pictures: Dataset) -> None:
+    """A network that has none to give would fail them all."""
+    plain, asking = make_lane(pictures), replace(make_lane(pictures), algorithm=Decorrelated())
+    assert stacking_key(plain) != stacking_key(asking)
 
 
 def test_features_are_those_of_the_layer_that_gives_the_output(pictures: Dataset) -> None:

@@ -33,8 +33,9 @@ from tests.engine.runs import (
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-# The smallest pictures each network takes; a network that is registered later gets LeNet's.
-SHAPES = {"mlp": (1, 8, 8), "resnet20": (1, 8, 8)}
+# The smallest pictures each network takes; a network that is registered later gets LeNet's. With one channel there is
+# no other layout of memory, so ResNet-20 has three.
+SHAPES = {"mlp": (1, 8, 8), "resnet20": (3, 8, 8)}
 SIZES = (21, 13, 4, 9)  # with batches of 8: three, two, one and two steps, the last ones of 5, 5, 4 and 1 samples
 
 
@@ -276,6 +277,22 @@ def test_own_network_with_dropout_and_batch_norm(algorithm: str, pictures: Datas
 @pytest.mark.parametrize("network", [Tied, Temperature, Constants, Unused, OneDropoutTwice, NothingGetsThrough])
 def test_unusual_network(network: type[nn.Module], pictures: Dataset) -> None:
     assert_engine_equals_reference(make_lane(pictures, model=network, server_average=0.3, weight_decay=0.01, lr=0.25))
+
+
+class Viewing(nn.Module):
+    """Convolutions that are run channels-last, but for a ``view`` that such a layout refuses."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.convolution, self.output = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, num_classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.output(self.convolution(inputs).relu().view(len(inputs), -1))
+
+
+def test_network_that_takes_one_layout_of_memory() -> None:
+    dataset = samples((3, 8, 8))
+    assert_engine_equals_reference(make_lane(dataset, make_federation(dataset, SIZES), model=Viewing, lr=0.25))
 
 
 class Frozen(nn.Module):

@@ -53,6 +53,7 @@ def test_every_server_optimiser(server: str, tmp_path: Path) -> None:
         {"momentum": 0.9, "weight_decay": 1e-3, "clip": None, "lr_schedule": "cosine"},
         {"aggregation": "uniform", "standardize": True},
         {"model": "tests.engine.runs:Mixing", "active": 8},
+        {"model": "tests.engine.test_engine_equals_reference:Constants"},
         {"partition": "iid", "alpha": None, "local_epochs": 1},
     ],
     ids=lambda settings: ",".join(settings),

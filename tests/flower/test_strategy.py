@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from fedga.algorithms import make_algorithm
+from fedga.algorithms import Algorithm, make_algorithm
+from fedga.algorithms.parameters import Parameters
 from fedga.errors import FedGAError
 from fedga.flower import AlgorithmStrategy, introduce, wire
 from fedga.flower.server import roster as rosters
@@ -141,6 +143,28 @@ def test_counters_of_batch_norm_travel_for_clients_that_load_strictly() -> None:
     record = strategy.engine.arrays
     network.load_state_dict(record.to_torch_state_dict())
     assert list(record) == list(network.state_dict())
+
+
+class _HeadAlone(Algorithm):
+    def moves(self, parameters: Parameters) -> Collection[str]:
+        return parameters.head
+
+
+def test_first_arrays_that_nobody_is_sent_must_be_those_of_the_model() -> None:
+    """A backbone that is given to the server alone never reaches the clients."""
+    network, other = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)) for _ in range(2))
+    strategy = AlgorithmStrategy(network, _HeadAlone(), clients=CLIENTS)
+    strategy.engine.arrays = ArrayRecord(network.state_dict())
+    with pytest.raises(FedGAError, match=r"another 0\.(weight|bias) than the model of the strategy, .* never sent"):
+        strategy.engine.arrays = ArrayRecord(other.state_dict())
+
+
+def test_buffers_that_are_in_no_state_dict_stay_where_they_are() -> None:
+    network = nn.Sequential(nn.Linear(3, 2))
+    network.register_buffer("centre", torch.ones(1), persistent=False)
+    strategy = AlgorithmStrategy(network, clients=CLIENTS)
+    strategy.engine.arrays = ArrayRecord(network.state_dict())
+    assert list(strategy.engine.arrays) == ["0.weight", "0.bias"]
 
 
 def test_clients_may_send_counters_back() -> None:

@@ -105,7 +105,7 @@ def test_clients_that_are_named_and_not_used_and_very_small_ones_are_pointed_out
     (tmp_path / "table.csv").write_text("\n".join(["a,label,client", *rows]), encoding="utf-8")
     dealt = RunSpec(dataset=str(tmp_path / "table.csv"), partition="iid", clients=40, active=2)
     named, small = Preparation([dealt]).hints([dealt])
-    assert named.startswith("table.csv says whose sample each one is, and --partition iid deals them out anew")
+    assert named.startswith("table.csv says whose sample each one is, and --partition iid ignores that")
     assert small == "40 clients hold 80 of the 80 training samples of table.csv, 2.0 each: give fewer --clients"
     natural = replace(dealt, partition="natural", clients=None)
     assert Preparation([natural]).hints([natural]) == []

@@ -59,6 +59,11 @@ def _overrides(kind: type, hook: str) -> bool:
     return getattr(kind, hook) is not vars(base)[hook]
 
 
+def uses_features(algorithm: "Algorithm") -> bool:
+    """Whether a hook is given the input of the last linear layer."""
+    return algorithm.needs_features or algorithm.needs_class_features or overrides(algorithm, "head")
+
+
 # --- what hooks are given -------------------------------------------------------------------------------------------
 
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Batch
+from fedga.algorithms.base import Batch, uses_features
 from fedga.engine.device_data import DeviceData, FederationTable
 from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.engine.evaluation.evaluator import ClientEvaluator
 from fedga.engine.gpu.graphs import GraphCache
 from fedga.engine.gpu.layers import why_not_fast
-from fedga.engine.local import Slots, SlotSegment, final_reports, per_sample, stacked_head, train_locally, uses_features
+from fedga.engine.local import Slots, SlotSegment, final_reports, per_sample, stacked_head, train_locally
 from fedga.engine.profile import AGGREGATION, DATA, DIAGNOSIS, LOCAL_TRAINING, NO_PROFILE, Profile
 from fedga.engine.round import Finish, Question, Survey, Train, play_round
 from fedga.engine.server import Chosen, LaneRound, ServerSide, TrainResult, lane_scaling, lane_sums

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from fedga.algorithms.base import Algorithm, Tensors, overrides
-from fedga.algorithms.parameters import find_head
+from fedga.algorithms.parameters import Parameters, find_head
 
 
 class HeadedModel(nn.Module):
@@ -12,6 +12,7 @@ class HeadedModel(nn.Module):
     def __init__(self, network: nn.Module, algorithm: Algorithm, received: Tensors) -> None:
         super().__init__()
         self.network, self.algorithm, self._names = network, algorithm, tuple(received)
+        self._trained = frozenset(algorithm.moves(Parameters(network)))
         for name, value in received.items():
             self.register_buffer(f"received_{name}", value.detach().clone())
 
@@ -24,7 +25,8 @@ class HeadedModel(nn.Module):
         finally:
             handle.remove()
         received = {name: getattr(self, f"received_{name}") for name in self._names}
-        return self.algorithm.head(seen[0], dict(self.network.named_parameters()), received)
+        trained = {name: value for name, value in self.network.named_parameters() if name in self._trained}
+        return self.algorithm.head(seen[0], trained, received)
 
 
 def with_head(network: nn.Module, algorithm: Algorithm, received: Tensors) -> nn.Module:

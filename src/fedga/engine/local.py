@@ -21,10 +21,6 @@ from fedga.engine.stack.stacked import Head, Outputs, StackedModel
 from fedga.spec.augmentation import Augmentation
 
 
-def uses_features(algorithm: Algorithm) -> bool:
-    return algorithm.needs_class_features or _reads_features(algorithm)
-
-
 @dataclass(frozen=True)
 class SlotSegment:
     """Neighbouring slots with the same algorithm."""
@@ -150,7 +146,7 @@ class _ClientStack:
 
         part = segment.slots
         sums = self._class_sums(segment.algorithm, part, params[part], buffers[part])
-        return self.mapped(one, segment, params[part], self.slots.plan.steps[part].float(), sums)
+        return self.mapped(one, segment, params[part], self.slots.plan.steps[part].to(params.dtype), sums)
 
     def _class_sums(self, algorithm: Algorithm, part: slice, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """Sums of features by class, and of their outer products, over the samples that each client holds."""

@@ -194,7 +194,7 @@ class Reference:
         spec, algorithm = self.spec, self.algorithm
         received_model, local = self._with_own_part(model, k).eval(), self._with_own_part(model, k).train()
         client, lr = self._client(k, local, received), self._rate()
-        vector_to_parameters(algorithm.start(client), _trained(local))
+        vector_to_parameters(algorithm.start(client).clone(), _trained(local))
         optimizer: torch.optim.Optimizer = torch.optim.Adam(_trained(local), lr, weight_decay=spec.weight_decay)
         if spec.optimizer == "sgd":
             optimizer = torch.optim.SGD(_trained(local), lr, spec.momentum, weight_decay=spec.weight_decay)

@@ -17,8 +17,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import SType
 from torch import Tensor, nn
 
-from fedga.algorithms.base import Algorithm, Sent
-from fedga.engine.local import uses_features
+from fedga.algorithms.base import Algorithm, Sent, uses_features
 from fedga.engine.stack.lanes import Own
 from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError, quoted
@@ -73,7 +72,9 @@ def declare(
     def beside(sent: Sequence[Sent]) -> dict[str, Declared]:
         return {one.name: Declared(one.shape(sizes), types) for one in sent}
 
-    unsent = {name: all_tensors[name] for name in _unsent_names(model, algorithm)}
+    # Other people's clients answer with a state_dict, which lacks some constants.
+    lacking = model.buffers.shapes.keys() - state.keys() if others else set()
+    unsent = {name: all_tensors[name] for name in _unsent_names(model, algorithm) | lacking}
     declaration = Declaration(
         model=_declared_model(model, state, unsent),
         report=beside([sent for sent in algorithm.uploads if sent.name != "survey"]),

@@ -79,8 +79,8 @@ class Preparation:
             name, options = parse_selection(spec.select)
             make_selection(name, **dict(options))
             make_server(spec.server)
-        dealt = [partition for partition, _ in {(spec.partition, spec.alpha) for spec in specs}]
-        for partition in {name for name in dealt if dealt.count(name) > 1 and not needs_alpha(name)}:
+        given = [partition for partition, _ in {(spec.partition, spec.alpha) for spec in specs}]
+        for partition in {name for name in given if given.count(name) > 1 and not needs_alpha(name)}:
             raise FedGAError(f"several --alpha train the same with --partition {partition}, which reads none: give one")
         for spec in {(s.dataset, s.model, s.norm, s.augment): s for s in specs}.values():
             # A network that does not fit the data, or the engine, is refused now, not in the middle of a sweep.
@@ -158,13 +158,13 @@ def _never_measured(dataset: Dataset, name: str) -> Iterator[str]:
 
 
 def _unused(federation: Federation, spec: RunSpec, name: str) -> Iterator[str]:
-    """What the data say, or hold, and this way of dealing them out leaves aside."""
+    """What the data say, or hold, and this partition leaves aside."""
     if spec.partition == "natural":
         return
     used, there_are = int(federation.sizes.sum()), len(federation.dataset.train_targets)
     if federation.dataset.train_clients is not None:
-        anew = f"{name} says whose sample each one is, and --partition {spec.partition} deals them out anew"
-        yield f"{anew}: give --partition natural to leave them where they are"
+        ignored = f"{name} says whose sample each one is, and --partition {spec.partition} ignores that"
+        yield f"{ignored}: give --partition natural to keep it"
     if used < FEW_SAMPLES * (clients := federation.num_clients):
         few = f"{clients} clients hold {used:,} of the {there_are:,} training samples of {name}"
         yield f"{few}, {used / clients:.1f} each: give fewer --clients"

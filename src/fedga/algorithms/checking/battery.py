@@ -205,8 +205,6 @@ class _Checker:
             names = self.hooks.call(hook, partial(getattr(self.algorithm, hook), NETWORK))
             for name in names:
                 self.require(name in NETWORK.shapes, f"{hook} names {name!r}: choose from parameters.shapes")
-            if hook == "moves" and not names and NETWORK.head_layer != "":
-                raise self.hooks.wrong("moves names no parameter: something has to be trained")
 
     def _head(self, params: Tensor, received: Tensors) -> None:
         named = NETWORK.views(params)

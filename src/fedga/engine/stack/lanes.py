@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedga.algorithms.base import Algorithm, Setup, overrides
+from fedga.algorithms.base import Algorithm, Setup, overrides, uses_features
 from fedga.algorithms.parameters import Parameters
 from fedga.data.federation import Federation
 from fedga.engine.device_data import DeviceData, auxiliary_samples
@@ -109,6 +109,7 @@ def stacking_key(lane: Lane) -> tuple[Any, ...]:
         (samples, network, trained, getattr(lane.model, "stands_still", frozenset()), _constants(lane.model)),
         (lane.federation.num_clients, spec.active, spec.batch_size, spec.local_epochs, spec.augment),
         (spec.optimizer, spec.momentum, spec.evaluate_every, spec.diagnose_every, spec.precision),
+        uses_features(lane.algorithm),  # which not every network can give
         id(lane) if overrides(lane.algorithm, "groups") else None,  # clients one after another: a run by itself
     )
 

@@ -57,7 +57,7 @@ class StackedModel:
         self.has_convolutions = self._has(_ConvNd | StackedConv2d)
         # Measured: ResNet-20 takes 0.9 of the time this way; LeNet, whose 6 channels fill no register, 1.1.
         widths = [layer.weight.shape[0] for layer in prepared.modules() if isinstance(layer, StackedConv2d)]
-        self._channels_last = bool(widths) and all(width % 8 == 0 for width in widths)
+        self._may_be_channels_last = bool(widths) and all(width % 8 == 0 for width in widths)
         self._needs_context = self.draws_at_random or self._has(MaskedBatchNorm)
         # What layers of the user's own change in training besides what is trained; None until a batch has shown it.
         self._moving: tuple[str, ...] | None = None if frozen or keeps_own_buffers(prepared) else ()
@@ -68,6 +68,7 @@ class StackedModel:
         self._by_hand: Callable[..., Tensor] | None = by_hand[0]
         self._gradient_by_hand: Callable[..., None] | None = by_hand[1]
         self._keeps_features = False
+        self._takes_channels_last: bool | None = None  # None until pictures have shown it
         self.stands_still: frozenset[str] = getattr(module, "stands_still", frozenset())  # by the algorithm's wish
         if not self.params.total:
             raise FedGAError("the model has no trainable parameters: there is nothing to train")
@@ -249,9 +250,24 @@ class StackedModel:
 
     def _by_pixel(self, inputs: Tensor) -> Tensor:
         """One copy's pictures, the channels of a pixel side by side where convolutions on a CPU are faster that way."""
-        if not self._channels_last or inputs.dim() != 4 or inputs.is_cuda:
+        if not self._may_be_channels_last or inputs.dim() != 4 or inputs.is_cuda:
             return inputs
-        return inputs.contiguous(memory_format=torch.channels_last)
+        by_pixel = inputs.contiguous(memory_format=torch.channels_last)
+        if self._takes_channels_last is None:
+            self._takes_channels_last = self._evaluates(by_pixel[:2])
+        return by_pixel if self._takes_channels_last else inputs
+
+    def _evaluates(self, inputs: Tensor) -> bool:
+        """Whether such inputs get through the network: ``x.view(len(x), -1)`` refuses all layouts but the usual one."""
+        params, buffers, *_ = self._made_up(1, 1, inputs.shape[1:])
+        was_training = self._module.training
+        try:
+            self._evaluate_one(params[0], buffers[0], inputs)
+        except RuntimeError:
+            return False
+        finally:
+            self._module.train(was_training)
+        return True
 
     def forward_one(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
         """Logits of one copy in evaluation mode, differentiable and vmappable: ``[parameters], [samples, ...]``."""
@@ -325,7 +341,10 @@ class StackedModel:
             leaf = params.detach().requires_grad_()
             found, buffers = self._train(leaf, buffers, inputs, mask, dropout_keys)
             outputs = Outputs(found[0], found[1] if features else None, leaf if features else None)
-            return torch.autograd.grad(loss(outputs), leaf)[0], buffers
+            value = loss(outputs)
+            if not value.requires_grad:
+                raise FedGAError("nothing that is trained reaches the loss: let `moves` name parameters that do")
+            return torch.autograd.grad(value, leaf)[0], buffers
 
     def _train(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor) -> Passed:
         """Logits (and features) in training mode, and the buffers after it."""

@@ -21,6 +21,7 @@ from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, rows_of, server_state
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import Workers, computing_in
+from fedga.errors import FedGAError
 from fedga.flower import replies as reading
 from fedga.flower import wire
 from fedga.flower.replies import Declaration, Read, Reply
@@ -310,7 +311,14 @@ class RemoteEngine:
 
     @arrays.setter
     def arrays(self, record: ArrayRecord) -> None:
-        params, buffers = reading.vectors(self.model, wire.from_record(record), self._kept_here())
+        given, kept = wire.from_record(record), self._kept_here()
+        for name in given.keys() & kept.keys():
+            if not torch.equal(given[name].to(kept[name]), kept[name]):
+                raise FedGAError(
+                    f"the first arrays have another {name} than the model of the strategy, and {name} is never sent: "
+                    "give the strategy the model that they are of, at the clients too"
+                )
+        params, buffers = reading.vectors(self.model, given, kept)
         device = self.data.device
         self.stack.params[0], self.stack.buffers[0] = params.to(device), buffers.to(device)
         if self.stack.averaging:
@@ -320,8 +328,8 @@ class RemoteEngine:
         """A model as it travels: without what stands still, and what clients keep for themselves."""
         named = self.model.params.views(params) | self.model.buffers.views(buffers) | self._constants
         unsent = self._declaration.unsent
-        order = [name for name in self.lane.model.state_dict() if name in named and name not in unsent]
-        return wire.to_record({name: named[name] for name in order})
+        order = dict.fromkeys((*self.lane.model.state_dict(), *named))  # not all buffers are in a state_dict
+        return wire.to_record({name: named[name] for name in order if name in named and name not in unsent})
 
     def _kept_here(self) -> dict[str, Tensor]:
         """The parts of the model that do not travel, as they are here."""
