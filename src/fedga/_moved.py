@@ -5,39 +5,14 @@ Documented names (``fedga.ga_loss``, ``fedga.data.load_dataset``) never moved; t
 
 import sys
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
-_HOMES = {
-    "asymmetry": "measures.asymmetry",
-    "calibration": "losses.calibration",
-    "checks": "testing",
-    "dense": "losses.dense",
-    "experiments": "study",
-    "experiments.grid": "spec.grid",
-    "experiments.presets": "spec.presets",
-    "experiments.spec": "spec.settings",
-    "experiments.store": "store.store",
-    "experiments.sweep": "study.sweep",
-    "flower.on_client": "flower.client.app",
-    "flower.on_server": "flower.server.app",
-    "flower.strategy": "flower.server.strategy",
-    "metrics": "measures.torchmetrics",
-    "multilabel": "losses.multilabel",
-    "own": "plugins",
-    "scores": "measures.scores",
-    "simulation": "engine",
-    "simulation.device_data": "engine.device_data",
-    "simulation.engine": "engine.engine",
-    "simulation.evaluation": "engine.evaluation.evaluate",
-    "simulation.lanes": "engine.stack.lanes",
-    "simulation.reference": "engine.reference",
-    "simulation.simulate": "engine.simulate",
-    "streams": "common.streams",
-}
+# Old and new name on every line, without the package.
+_HOMES = dict(line.split(",") for line in Path(__file__).with_name("moved.csv").read_text("utf-8").splitlines())
 
 
 class _Alias(Loader):
@@ -54,9 +29,7 @@ class _Alias(Loader):
 
 
 class _OldNames(MetaPathFinder):
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         package, _, rest = name.partition(".")
         if package != "fedga" or rest not in _HOMES:
             return None

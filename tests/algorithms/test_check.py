@@ -175,7 +175,7 @@ SENT = (Sent("share", "classes", "a"),)
 ZEROS = {"share": torch.zeros(4, dtype=torch.float64)}
 
 HOOKS: dict[str, tuple[dict[str, Any], str]] = {
-    "stack": ({"stacks": True, "local_loss": stacked_wrongly}, "fails on a stack.*leave `stacks` out"),
+    "stack": ({"stacks": True, "local_loss": stacked_wrongly}, "fails.*leave `stacks` out"),
     "stack of counts": (
         {"stacks": True, "local_loss": lambda self, b: F.log_softmax(b.logits, 0)[..., 0]},
         "reads padding|other values for a stack",
@@ -260,7 +260,7 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "survey that is not declared": (
         {"evaluates_all_clients": True},
-        r"does not say so: add Sent\(\"survey\", \"1\"",
+        r"uploads does not say: add Sent\(\"survey\", \"1\"",
     ),
     "survey of a part": (
         {"evaluates_all_clients": True, "travels": lambda self, parameters: []},

@@ -336,11 +336,31 @@ def test_alternatives_of_pictures_stand_between_semicolons() -> None:
 
 
 RULES = """
+from dataclasses import dataclass
 import numpy as np
 from fedga.data import Partition
 from fedga.servers import ServerOptimizer
 
 class Half(ServerOptimizer): ...
+
+class Lost(ServerOptimizer):
+    def state(self, params):
+        return {"velocity": params * 0}
+
+    def step(self, params, update, state, rate):
+        return params + state["velocity"], {}
+
+class Branching(ServerOptimizer):
+    def step(self, params, update, state, rate):
+        return (params if update.norm() > 1 else update), {}
+
+@dataclass(frozen=True)
+class Tuned(ServerOptimizer):
+    beta: float = 0.9
+
+class Scattered(Partition):
+    def assign(self, inputs):
+        return np.array_split(np.random.permutation(len(inputs.targets)), inputs.clients)
 
 class Striped(Partition):
     def assign(self, inputs):
@@ -348,23 +368,53 @@ class Striped(Partition):
 """
 
 
+def write_rules() -> None:
+    """Rules of one's own, under their names in small letters."""
+    Path("own.py").write_text(RULES)
+    names = {"servers": ("Half", "Lost", "Branching", "Tuned"), "partitions": ("Striped", "Scattered")}
+    tables = (
+        f"[{kind}]\n" + "".join(f'{name.lower()} = "own.py:{name}"\n' for name in of) for kind, of in names.items()
+    )
+    Path("fedga.toml").write_text("".join(tables))
+
+
+def test_results_of_rules_that_are_gone_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDGA_PROJECT", "")
+    write_rules()
+    command = f"run {SMALL} --server half --partition striped --out out"
+    done(command)
+    done("algorithms --check half")
+    Path("fedga.toml").unlink()
+    assert "fedga" in done("results out").out
+    done("report out")
+    assert "unknown --partition 'striped'" in refused(command)
+
+
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
-        ("algorithms --check half", "is no algorithm: give it with --server"),
+        ("algorithms --check lost", "server optimiser lost: step drops 'velocity': return all that state has"),
+        (f"run {SMALL} --server branching", "step branches on the value of a tensor"),
+        (
+            f"run {SMALL} --server tuned",
+            "beta would be an option, and it has none but --server-rate: write beta: ClassVar",
+        ),
+        (f"run {SMALL} --partition scattered", "assigns other samples every time: draw from inputs.generator alone"),
         ("algorithms --check striped", "is no algorithm: give it with --partition"),
         (f"run {SMALL} --server half:rate=1", "a server optimiser has none but --server-rate: leave them out"),
         (f"run {SMALL} --server adam:rate=1", "a server optimiser has none but --server-rate: leave them out"),
         (f"run {SMALL} --server halv", "did you mean 'half'?"),
         (f"run {SMALL} --partition stripes", "did you mean 'striped'?"),
-        (f"run {SMALL} --partition striped --alpha 0.1,1", "several --alpha train the same with --partition striped"),
-        (f"run {SMALL} --out out --augment shift:20", "moves pictures of 8×8 pixels out of sight"),
+        (
+            f"run {SMALL} --partition striped --alpha 0.1",
+            "--alpha means nothing with --partition striped",
+        ),
+        (f"run {SMALL} --out out --augment shift:20", "moves 8×8 pixels out of sight"),
     ],
 )
 def test_what_is_asked_of_ones_own_rules(command: str, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDGA_PROJECT", "")
-    Path("fedga.toml").write_text('[servers]\nhalf = "own.py:Half"\n[partitions]\nstriped = "own.py:Striped"\n')
-    Path("own.py").write_text(RULES)
+    write_rules()
     outcome = fedga(command)
     assert complaint in outcome.complaint
     assert "setting" not in outcome.err

@@ -23,7 +23,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDGA_PROJECT", "")
     # A user's Python does not find the benchmarks, whose names a part of her own may have.
     monkeypatch.setattr(sys, "path", [place for place in sys.path if Path(place).name != "benchmarks"])
+    for name in [name for name, module in sys.modules.items() if _is_of_a_test(module, tmp_path)]:
+        monkeypatch.delitem(sys.modules, name)
     return tmp_path
+
+
+def _is_of_a_test(module: object, folder: Path) -> bool:
+    """Whether another test of this process wrote the module: a user's Python does not know it."""
+    return str(getattr(module, "__file__", None) or "").startswith(str(folder.parent))
 
 
 def run_pytest(*paths: str) -> str:

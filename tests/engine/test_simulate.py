@@ -52,7 +52,7 @@ def test_own_module_and_own_algorithm_object(pictures: Dataset) -> None:
         ({"rounds": 0}, "^rounds must be"),
         ({"active": 7}, "^active 7 is more than the 6 clients"),
         ({"model": network(3)}, "one output per class"),
-        ({"augment": "shift:9"}, "^augment shift:9 moves pictures of 8×8 pixels out of sight"),
+        ({"augment": "shift:9"}, "^augment shift:9 moves 8×8 pixels out of sight"),
         (
             {"augment": "shift:1;none"},
             "^augment 'shift:1;none' is not one value: give one; for a grid on the command line",

@@ -69,7 +69,7 @@ class Trio:
         self.exchange = Exchange(self.grid)
         self.roster = Roster(3, SITES, CLASSES, self.said.append)
         for client in range(3):
-            self.roster.nodes[client], self.roster.identities[client] = self.grid.node(client), Identity(client)
+            self.roster.nodes[client], self.roster.identities[client] = self.grid.node(client), Identity()
         self.roster.began = True
         dataset = _untested(load_dataset("digits")) if evaluates_at_sites else load_dataset("digits")
         spec = RunSpec(
@@ -94,7 +94,7 @@ class Trio:
         if kind == wire.EVALUATE:
             scores = {wire.EXAMPLES: 10 + client, "accuracy": 0.1 * (1 + client), "loss": 1.0 + client}
             return RecordDict({wire.METRICS: MetricRecord(scores)})
-        model = wire.from_record(message.content.array_records[wire.ARRAYS])
+        model = message.content.array_records[wire.ARRAYS].to_torch_state_dict()
         trained = {name: tensor + 0.01 * (1 + client) for name, tensor in model.items()}
         content = RecordDict(
             {wire.ARRAYS: wire.to_record(trained), wire.METRICS: MetricRecord({wire.EXAMPLES: 10 + client})}
@@ -281,7 +281,8 @@ def test_metrics_of_other_peoples_clients_are_means_of_what_can_be_one(reply: di
     def fit(message: Message, context: Context) -> Message:
         client = context.node_config["partition-id"]
         arrays = {
-            name: tensor + 1.0 for name, tensor in wire.from_record(message.content.array_records[wire.ARRAYS]).items()
+            name: tensor + 1.0
+            for name, tensor in message.content.array_records[wire.ARRAYS].to_torch_state_dict().items()
         }
         honest = {"num-examples": 2, "loss": 3.0, "note": float("nan") if client == 1 else 5.0}
         metrics = MetricRecord(reply if client == 0 else honest)

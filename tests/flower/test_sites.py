@@ -165,7 +165,7 @@ def test_a_spoilt_reply_is_left_out(
         reply = deliver(message)
         if reply is not None and reply.metadata.src_node_id == bad and wire.ARRAYS in reply.content:
             reply.content[wire.ARRAYS] = wire.to_record(
-                spoil(wire.from_record(reply.content.array_records[wire.ARRAYS]))
+                spoil(reply.content.array_records[wire.ARRAYS].to_torch_state_dict())
             )
         return reply
 
@@ -309,12 +309,12 @@ def test_what_a_client_keeps_waits_for_the_server_to_count_it(files: Path, tmp_p
     kept = [ClientStateStore(federation.folder / name, spec.run_id, client) for client, name in enumerate(SITES)]
     controls = torch.stack([each.read(4)["control"] for each in kept])
     [last] = [
-        wire.from_record(asked.content.array_records[wire.RECEIVED])["control"]
+        asked.content.array_records[wire.RECEIVED].to_torch_state_dict()["control"]
         for asked, _ in federation.trained()
         if asked.content.config_records[wire.CONFIG]["server-round"] == 4 and asked.metadata.dst_node_id == slow
     ]
     reports = [
-        wire.from_record(answer.content.array_records[wire.REPORT])["control_change"]
+        answer.content.array_records[wire.REPORT].to_torch_state_dict()["control_change"]
         for asked, answer in federation.trained()
         if asked.content.config_records[wire.CONFIG]["server-round"] == 4
     ]

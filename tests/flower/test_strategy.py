@@ -36,7 +36,8 @@ def make_app(*, introduces: bool = True) -> ClientApp:
     def fit(message: Message, context: Context) -> Message:
         step = message.content["config"]["step"] * (1 + context.node_config["partition-id"])
         arrays = {
-            name: tensor + step for name, tensor in wire.from_record(message.content.array_records["arrays"]).items()
+            name: tensor + step
+            for name, tensor in message.content.array_records["arrays"].to_torch_state_dict().items()
         }
         metrics = MetricRecord({"num-examples": 1 + context.node_config["partition-id"], "step": float(step)})
         return Message(RecordDict({"arrays": wire.to_record(arrays), "metrics": metrics}), reply_to=message)
@@ -44,7 +45,7 @@ def make_app(*, introduces: bool = True) -> ClientApp:
     @app.evaluate()
     def look(message: Message, context: Context) -> Message:
         mean = torch.cat(
-            [each.flatten() for each in wire.from_record(message.content.array_records["arrays"]).values()]
+            [each.flatten() for each in message.content.array_records["arrays"].to_torch_state_dict().values()]
         ).mean()
         metrics = MetricRecord({"num-examples": 1, "mean": mean.item()})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
@@ -155,7 +156,7 @@ def test_first_arrays_that_nobody_is_sent_must_be_those_of_the_model() -> None:
     network, other = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)) for _ in range(2))
     strategy = AlgorithmStrategy(network, _HeadAlone(), clients=CLIENTS)
     strategy.engine.arrays = ArrayRecord(network.state_dict())
-    with pytest.raises(FedGAError, match=r"another 0\.(weight|bias) than the model of the strategy, .* never sent"):
+    with pytest.raises(FedGAError, match=r"another 0\.(weight|bias) than the strategy's model, .* never sent"):
         strategy.engine.arrays = ArrayRecord(other.state_dict())
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedga.data.cache import digest_of_json
 from fedga.errors import FedGAError
 from fedga.paper.runs import EXPERIMENTS, Scope, asked, remember
 from fedga.spec.settings import RunSpec
-from fedga.store import manifest
 from fedga.store.archive import DIGITS, opened, restore, unpack, write_archive
 from fedga.store.store import Store
 from fedga.study.sweep import Interrupted, Observer, run_sweep
@@ -263,7 +263,7 @@ def test_a_forged_manifest_is_refused_in_a_sentence(change: dict[str, object], f
     path = tmp_path / "archive" / "manifest.json"
     content = {name: value for name, value in (json.loads(path.read_text()) | change).items() if value is not None}
     content.pop("sha256")
-    path.write_text(json.dumps(content | {"sha256": manifest._digest(content)}))
+    path.write_text(json.dumps(content | {"sha256": digest_of_json(content)}))
     with pytest.raises(FedGAError), opened(tmp_path / "archive"):
         pass
     with pytest.raises(FedGAError):

@@ -15,6 +15,7 @@ from fedga.algorithms.fedprox import FedProx
 from fedga.algorithms.fedrl import FedRL
 from fedga.algorithms.fedsam import FedSAM
 from fedga.algorithms.options import with_options
+from fedga.algorithms.parameters import Parameters
 from fedga.algorithms.resample import Resample
 from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.errors import FedGAError
@@ -24,6 +25,7 @@ __all__ = [
     "Algorithm",
     "Batch",
     "Client",
+    "Parameters",
     "RoundResult",
     "Sent",
     "Server",

@@ -40,9 +40,7 @@ def _common(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error came from, not its sentence alone.")
-    ] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from as well.")] = False,
 ) -> None:
     """Options of every command; ``main`` takes ``--traceback`` out first, so that it may stand anywhere."""
 

@@ -79,6 +79,8 @@ def usage_sentence(error: Exception) -> str:
     text = error.format_message().strip().replace(". Did you mean", ": did you mean")  # type: ignore[attr-defined]
     if not text:
         return ""
+    text, _, again = text.partition("? Did you mean")  # typer and its parser both say it
+    text += "?" if again else ""
     text = text[0].lower() + text[1:].rstrip(".")
     return f"{text} ({help_text})" if text.endswith("?") else f"{text}: {help_text}"
 

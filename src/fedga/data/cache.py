@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def _open(entry: Path, name: str) -> Dataset | None:
     try:
         with open_regular(entry / "meta.json") as file:
             meta = json.load(file)
-        if meta.pop("digest") != _digest_of_text(meta):
+        if meta.pop("digest") != digest_of_json(meta):
             return None
         fields: dict[str, Any] = {}
         for key, (dtype, shape, digest) in meta["arrays"].items():
@@ -97,8 +97,8 @@ def _open(entry: Path, name: str) -> Dataset | None:
     return dataset if intact else None
 
 
-def _digest_of_text(meta: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+def digest_of_json(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _digest_of_array(array: np.ndarray) -> str:
@@ -123,7 +123,7 @@ def _write(folder: Path, entry: str, dataset: Dataset) -> None:
         kept = {key: (array.dtype.str, array.shape, _digest_of_array(array)) for key, array in arrays.items()}
         names = ("class_names", "client_names", "input_scale", "fingerprint")
         meta = {"arrays": kept} | {name: getattr(dataset, name) for name in names}
-        (building / "meta.json").write_text(json.dumps(meta | {"digest": _digest_of_text(meta)}), encoding="utf-8")
+        (building / "meta.json").write_text(json.dumps(meta | {"digest": digest_of_json(meta)}), encoding="utf-8")
         try:
             building.rename(folder / entry)
         except OSError:  # something is there: another process was faster, or a damaged entry is in the way

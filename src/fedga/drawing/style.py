@@ -30,16 +30,8 @@ FONT, SMALL, LARGE = 10.5, 9.0, 13.0
 LOST, GAINED = "#d55e00", "#0072b2"  # accuracy that local training took or gave
 
 # Name on the command line -> name in the literature, colour, marker; in the order of every legend.
-_ALGORITHMS = {
-    "fedavg": ("FedAvg", "#0072b2", "o"),
-    "fedprox": ("FedProx", "#56b4e9", "v"),
-    "fedrl": ("FedRL", "#cc79a7", "^"),
-    "climb": ("CLIMB", "#999933", "D"),
-    "fedntd": ("FedNTD", "#009e73", "s"),
-    "scaffold": ("SCAFFOLD", "#4d4d4d", "X"),
-    "fedga-batch": ("FedGA (batch)", "#e69f00", "P"),
-    "fedga": ("FedGA", "#d55e00", "*"),
-}
+_LINES = Path(__file__).with_name("algorithms.csv").read_text("utf-8").splitlines()
+_ALGORITHMS = {name: look for name, *look in (line.split(",") for line in _LINES)}
 _OTHERS = ("#882255", "#44aa99", "#332288", "#aa4499", "#661100", "#7f7f7f")  # algorithms of other packages
 _OTHER_MARKERS = ("<", ">", "p", "h", "d", "8")
 _PRESET_LINES = {"strong": (0, (4.5, 1.6))}

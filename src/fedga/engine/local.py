@@ -18,6 +18,7 @@ from fedga.engine.optimizers import LocalOptimizer
 from fedga.engine.schedule import BatchPlan
 from fedga.engine.stack.lanes import Own
 from fedga.engine.stack.stacked import Head, Outputs, StackedModel
+from fedga.errors import FedGAError
 from fedga.spec.augmentation import Augmentation
 
 
@@ -136,9 +137,7 @@ class _ClientStack:
             return {}, segment.client_state
         return self.after_training(segment.algorithm.report, segment, params, buffers)
 
-    def after_training(
-        self, hook: Callable[[Trained], Any], segment: SlotSegment, params: Tensor, buffers: Tensor
-    ) -> Any:
+    def after_training(self, hook: Callable[..., Any], segment: SlotSegment, params: Tensor, buffers: Tensor) -> Any:
         """A hook of a `Trained` client, mapped over the slots of a segment."""
 
         def one(params: Tensor, steps: Tensor, sums: dict[str, Any], client: Client) -> Any:
@@ -185,6 +184,10 @@ class _GradientAt(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise FedGAError("the gradient that a hook gets from `at` cannot be differentiated again: call `at` twice")
 
     @staticmethod
     def vmap(

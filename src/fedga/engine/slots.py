@@ -187,6 +187,4 @@ def check_pictures(dataset: Dataset, augmentation: Augmentation) -> None:
         raise FedGAError("--augment changes pictures, and these samples are rows of a table: leave it out")
     if augmentation.shift >= min(shape[1:]):
         size = f"{shape[1]}×{shape[2]}"
-        raise FedGAError(
-            f"--augment shift:{augmentation.shift} moves pictures of {size} pixels out of sight: shift less"
-        )
+        raise FedGAError(f"--augment shift:{augmentation.shift} moves {size} pixels out of sight: shift less")

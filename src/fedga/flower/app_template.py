@@ -11,13 +11,6 @@ from fedga.flower.processes.words import Value, as_toml
 TEMPLATE = Path(__file__).with_name("template")
 PACKAGE = "fedga_app"
 
-_PART = '"""What runs {where}."""\n\nfrom fedga.flower import {name} as app\n\n__all__ = ["app"]\n'
-_MODULES = {
-    "__init__.py": '"""Federated learning with fedga, as a Flower app."""\n',
-    "server_app.py": _PART.format(where="on the server", name="server_app"),
-    "client_app.py": _PART.format(where="at every client", name="client_app"),
-}
-
 
 def write_app(
     folder: Path, name: str, description: str, sections: Mapping[str, Mapping[str, Value]], readme: str
@@ -28,8 +21,8 @@ def write_app(
     allowed = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "fedga-app"  # by Python's packaging
     config = "\n".join(f"# {heading}\n{as_toml(settings)}" for heading, settings in sections.items())
     described = as_toml({"description": description})
-    for file, content in _MODULES.items():
-        write_whole(folder / PACKAGE / file, content)
+    for module in TEMPLATE.glob("*.py.txt"):
+        write_whole(folder / PACKAGE / module.stem, module.read_text("utf-8"))
     write_whole(folder / "README.md", readme)
     project = (TEMPLATE / "app.toml").read_text("utf-8")
     project = project.format(name=allowed, description=described, package=PACKAGE, config=config)

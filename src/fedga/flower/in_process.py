@@ -12,7 +12,7 @@ from torch import Tensor
 from fedga.engine.device_data import DeviceData
 from fedga.engine.stack.lanes import Lane
 from fedga.flower import wire
-from fedga.flower.client.app import answer_evaluation, answer_final, answer_survey, answer_training
+from fedga.flower.client.app import ANSWERS, answer_training
 from fedga.flower.client.participant import ClientData, Participant
 from fedga.flower.client.state_store import ClientStateStore
 from fedga.flower.replies import declare
@@ -40,12 +40,9 @@ class _Clients:
         client_data = ClientData(self.data, places, self.data.pixels(spec.standardize))
         participant = Participant(spec, self.lane.algorithm, self.network, client_data, client, self.declaration)
         shelf = ClientStateStore(self.folder, "run", client)
-        if message.metadata.message_type == wire.SURVEY:
-            return answer_survey(message, participant)
-        answers = {wire.FINISH: answer_final, wire.EVALUATE: answer_evaluation}
-        if answer := answers.get(message.metadata.message_type):
-            return answer(message, participant, shelf)
-        return answer_training(message, participant, shelf)[0]
+        if message.metadata.message_type == wire.TRAIN:
+            return answer_training(message, participant, shelf)[0]
+        return ANSWERS[message.metadata.message_type](message, participant, shelf)
 
 
 def run_in_process(lane: Lane, data: DeviceData, rounds: int, folder: Path) -> Tensor:

@@ -8,7 +8,6 @@ From a client: ``arrays`` its model, ``report`` what the algorithm declares as u
 import re
 from collections.abc import Mapping
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from torch import Tensor
 
@@ -31,10 +30,6 @@ EXAMPLES = "num-examples"  # the name Flower's own strategies give to the weight
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Named tensors as they travel; one without axes goes as one with a single entry."""
     return ArrayRecord({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-
-
-def from_record(record: ArrayRecord) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
 
 
 def config_of(message: Message) -> ConfigRecord:

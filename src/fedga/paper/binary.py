@@ -185,7 +185,6 @@ def write_binary_runs(folder: Path, runs: Sequence[BinaryRuns]) -> Path:
         arrays[f"errors_{number}"] = np.stack([run.missed, run.false_alarm]).astype(np.float32)
     packed = io.BytesIO()
     np.savez_compressed(packed, allow_pickle=False, **arrays)
-    folder.mkdir(parents=True, exist_ok=True)
     return write_whole(folder / FILE_NAME, packed.getvalue())
 
 

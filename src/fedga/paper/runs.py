@@ -39,12 +39,8 @@ _QUICK_SHARE, _FEWEST_ROUNDS = 20, 10
 _SHORT = 100  # rounds; longer runs are evaluated in every second round and their clients evaluated less often
 
 # The four axes of the strong setting that change training; the averaged model is measured beside every last one.
-AXES: Mapping[str, Mapping[str, Any]] = {
-    "pixels": {"standardize": True},
-    "momentum": {"server": "momentum"},
-    "schedule": {"lr_schedule": "cosine"},
-    "decay": {"weight_decay": STRONG["weight_decay"]},
-}
+_CHANGED = {"pixels": "standardize", "momentum": "server", "schedule": "lr_schedule", "decay": "weight_decay"}
+AXES: Mapping[str, Mapping[str, Any]] = {axis: {name: STRONG[name]} for axis, name in _CHANGED.items()}
 
 
 @dataclass(frozen=True)

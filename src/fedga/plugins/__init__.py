@@ -140,6 +140,12 @@ def parts(kind: str, built_in: Collection[str] = (), *, installed: bool = True) 
     return found
 
 
+def is_away(kind: str, name: object, built_in: Collection[str]) -> bool:
+    """Whether a part could be called so, and none is that is known here."""
+    foreign = isinstance(name, str) and name not in built_in and _NAME.fullmatch(name) is not None
+    return foreign and name not in parts(kind)
+
+
 def unknown(kind: str, name: str, known: Collection[str]) -> FedGAError:
     """The error for a name that no part of a kind has: the flag it belongs to, or where none was looked for."""
     for other in (each for each in KINDS if each not in (kind, "metrics")):

@@ -66,11 +66,9 @@ def make_table(
 ) -> TitledTable:
     """A rich table of these columns; ``width`` is the terminal's, ``sections`` the rows after which one ends."""
     roomy = width is None or full_width(columns) <= width
-    table = TitledTable(box=box.SIMPLE_HEAD, show_edge=False)
+    padding = (0, 1 if roomy else 0, 0, 0)
+    table = TitledTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, leading=leading)
     table.heading, table.footnote = title, caption
-    table.padding = (0, 1 if roomy else 0, 0, 0)
-    table.pad_edge = False
-    table.leading = leading
     widths: Sequence[int | None] = [None] * len(columns)
     if width is not None and not roomy and least_width(columns) <= width:
         widths = shrink([c.widest for c in columns], [c.narrowest for c in columns], width - len(columns) + 1)

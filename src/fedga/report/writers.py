@@ -134,8 +134,7 @@ def terminal(table: Table, *, width: int | None = None) -> TitledTable:
 def write_table(table: Table, folder: str | os.PathLike[str]) -> list[Path]:
     """Write ``folder/<name>`` as ``.md``, ``.tex`` and ``.csv``, each whole or not at all."""
     kinds: dict[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": comma_separated}
-    paths = {kind: Path(folder) / f"{table.name}.{kind}" for kind in kinds}
-    return [write_named("table", paths[kind], text_of(table)) for kind, text_of in kinds.items()]
+    return [write_named("table", Path(folder) / f"{table.name}.{kind}", of(table)) for kind, of in kinds.items()]
 
 
 def write_section(section: Section, folder: str | os.PathLike[str]) -> list[Path]:

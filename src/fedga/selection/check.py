@@ -45,9 +45,7 @@ def check_selection(rule: Selection, name: str = "") -> None:
             chosen = hooks.mapped("select", partial(select, number), state, draws, available, own_counts)
             check_chosen(chosen, available, ACTIVE, called)
         models = params + 0.1 * torch.randn(ACTIVE, PARAMETERS, generator=generator)
-        reports = hooks.mapped(
-            "inspect", lambda *given: rule.inspect(server_of(given[0], {}), given[1]), params, models
-        )
+        reports = hooks.mapped("inspect", lambda old, new: rule.inspect(server_of(old, {}), new), params, models)
         given = (chosen, torch.tensor([0.5, 0.3, 0.2]), params, hooks.tensors("inspect", reports))
         after = hooks.tensors("update", hooks.mapped("update", partial(update, number), state, *given))
         if wrong := check_state(state, after, "update", "state"):

@@ -1,10 +1,10 @@
 """Server optimisers by name: ours, and the user's own (``fedga.plugins``)."""
 
 from fedga import plugins
-from fedga.algorithms.checking.declared import check_hooks
 from fedga.errors import FedGAError
 from fedga.servers.adam import Adam
 from fedga.servers.base import ServerOptimizer
+from fedga.servers.check import check_server
 from fedga.servers.momentum import Momentum
 from fedga.servers.sgd import SGD
 from fedga.servers.yogi import Yogi
@@ -35,5 +35,6 @@ def make_server(name: str | ServerOptimizer) -> ServerOptimizer:
     found = mine[name].load()
     if not isinstance(found, type) or not issubclass(found, ServerOptimizer):
         raise FedGAError(f"{mine[name]} is not a server optimiser: inherit from fedga.servers.ServerOptimizer")
-    check_hooks(found, ServerOptimizer, str(mine[name]))
-    return found()
+    server = found()
+    check_server(server, name)
+    return server

@@ -17,7 +17,7 @@ class ServerOptimizer:
 
     def state(self, params: Tensor) -> dict[str, Tensor]:
         """What is kept between rounds, before the first one."""
-        return {"first": params.new_zeros(0), "second": params.new_zeros(0)}
+        return {}
 
     def step(self, params: Tensor, update: Tensor, state: Tensors, rate: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The next model and what is kept, from the clients' mean ``update [parameters]`` and ``rate []``."""

@@ -20,7 +20,7 @@ class Momentum(ServerOptimizer):
     citation: ClassVar[str] = "Hsu et al. 2019"
 
     def state(self, params: Tensor) -> dict[str, Tensor]:
-        return super().state(params) | {"first": torch.zeros_like(params)}
+        return {"first": torch.zeros_like(params), "second": params.new_zeros(0)}  # the latter as in version 0.1
 
     def step(self, params: Tensor, update: Tensor, state: Tensors, rate: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         velocity = MOMENTUM * state["first"] + update

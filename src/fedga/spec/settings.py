@@ -104,9 +104,7 @@ class DataSettings(_Checked):
     label_column: str | None = _setting(None, Text(none=True), "column of your table that holds the class")
     client_column: str | None = _setting(None, Text(none=True), "column of your table that says whose sample it is")
     partition: str = _setting("dirichlet", Named(PARTITIONS, "partitions"), "how samples are partitioned")
-    alpha: float | None = _setting(
-        None, _ALPHA, "Dirichlet concentration α: the smaller, the more skewed the clients' classes"
-    )
+    alpha: float | None = _setting(None, _ALPHA, "Dirichlet concentration α: the smaller, the more skewed the classes")
     classes_per_client: int = _setting(2, _COUNT, "classes each client holds (partition shards)")
     clients: int | None = _setting(100, _CLIENTS, "number of clients (natural partitions bring their own)")
 
@@ -212,7 +210,14 @@ class RunSpec(TrainingSettings, StudySettings, DataSettings):
         names = [f.name for f in dataclasses.fields(cls)]
         if strange := [name for name in values if name not in names]:
             raise unknown_name("setting", strange[0][:LONGEST_NAME], names)
-        return cls(**values)
+        # A part of the user's own may be gone, or be in the fedga.toml of another folder: whoever runs it looks it up.
+        usual = {"partition": "iid" if values.get("alpha") is None else "dirichlet", "server": "sgd"}
+        ours = {"partition": PARTITIONS, "server": SERVERS}
+        away = {name for name in usual if plugins.is_away(f"{name}s", values.get(name), ours[name])}
+        spec = cls(**values | {name: usual[name] for name in away})
+        for name in away:
+            object.__setattr__(spec, name, values[name])
+        return spec
 
 
 @dataclass(frozen=True)

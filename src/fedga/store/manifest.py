@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from fedga.common.files import open_regular, partial_name, remove_leftovers, sync_folder, write_whole
 from fedga.common.sealed import DamagedError
+from fedga.data.cache import digest_of_json
 from fedga.errors import FedGAError, quoted
 
 FILE_NAME, PARTS = "manifest.json", "parts"
@@ -45,11 +46,7 @@ class Manifest:
     def to_json(self) -> str:
         parts = {name: [part.file, part.size, part.sha256] for name, part in sorted(self.parts.items())}
         content = {"format": FORMAT, "kind": self.kind, "parts": parts}
-        return json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n"
-
-
-def _digest(content: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return json.dumps({**content, "sha256": digest_of_json(content)}, indent=1) + "\n"
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -65,7 +62,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     broken = DamagedError(f"{path} is damaged, or is not the manifest of an archive: bring a whole copy")
     try:
         content = json.loads(text)
-        if content.pop("sha256") != _digest(content):
+        if content.pop("sha256") != digest_of_json(content):
             raise broken
         if content["format"] != FORMAT:
             raise FedGAError(f"{path} is of format {quoted(content['format'])}: read it with a newer fedga")

@@ -19,9 +19,8 @@ from fedga.store.code import enter_code, own_code
 from fedga.store.database import IDENTITY
 from fedga.store.digests import seal_runs
 from fedga.store.records import Run
-from fedga.store.results import read_runs
+from fedga.store.results import identity, plain_value, read_runs
 
-_identity = attrgetter(*IDENTITY)
 _DIGITS, _GLUED = 32, 48  # hexadecimal: of the hash of data alone, and with that of a trace behind it
 _data = attrgetter("dataset", "label_column", "client_column")  # runs equal in these read the same samples
 
@@ -42,12 +41,12 @@ def register_runs(
     known = {run.run_id for run in there}
     by_identity: dict[tuple[Any, ...], list[RunSpec]] = {}
     for run in there:
-        by_identity.setdefault(_identity(run.spec), []).append(run.spec)
+        by_identity.setdefault(identity(run.spec), []).append(run.spec)
     hash_of = {source: found for run in there for source, found in _hashes(run.spec, run.fingerprint).items()}
     columns = ("run_id", "spec", "fingerprint", *IDENTITY)
     query = f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for spec in specs:
-        now, identity = fingerprints[spec.run_id], _identity(spec)
+        now, name = fingerprints[spec.run_id], identity(spec)
         for source, found in _hashes(spec, now).items():
             if (before := hash_of.setdefault(source, found)) != found:
                 data = (f"the data of {spec.dataset!r} are not those", "data")
@@ -57,9 +56,9 @@ def register_runs(
                 hashes = f"their hash was {before[:16]}, now it is {found[:16]}"
                 raise FedGAError(f"{changed} ({hashes}): give another --out, or bring the old {old} back")
         if spec.run_id not in known:
-            _check_settings(folder, spec, by_identity.get(identity, []), axes)
+            _check_settings(folder, spec, by_identity.get(name, []), axes)
             known.add(spec.run_id)
-            connection.execute(query, (spec.run_id, spec.to_json(), now, *identity))
+            connection.execute(query, (spec.run_id, spec.to_json(), now, *name))
             seal_runs(connection, [spec.run_id])
     entered = {run.run_id: run for run in read_runs(connection)}
     return [entered[spec.run_id] for spec in specs]
@@ -96,8 +95,7 @@ def _flag(name: str) -> str:
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ":".join(f"{name}={option}" for name, option in value) or "none"
+    value = plain_value(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     return "none" if value is None or value == "" else f"{value:g}" if isinstance(value, float) else str(value)

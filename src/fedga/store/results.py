@@ -30,6 +30,7 @@ from fedga.store.records import METRICS, ClientRound, PartitionRecord, Run, Summ
 
 FORMATS = ("csv", "json")
 _OF_A_RUN = ("key", "run_id", "fingerprint", "status", "rounds_done", "note")
+identity = operator.attrgetter(*IDENTITY)  # of a spec: what names a run
 _OTHER_FIELDS = tuple(f.name for f in dataclasses.fields(RunSpec) if f.name not in IDENTITY)
 
 
@@ -61,15 +62,14 @@ def _run(row: tuple[Any, ...]) -> Run:
 
 def _order(run: Run) -> tuple[Any, ...]:
     """By all settings, None before everything else, options by their text."""
-    values = (_plain(getattr(run.spec, name)) for name in (*IDENTITY, *_OTHER_FIELDS))
+    values = (plain_value(getattr(run.spec, name)) for name in (*IDENTITY, *_OTHER_FIELDS))
     return tuple((value is not None, "" if value is None else value) for value in values)
 
 
 def telling_fields(runs: list[Run]) -> tuple[str, ...]:
     """The settings beyond the fixed columns that are needed to tell two of these runs apart."""
-    named = operator.attrgetter(*IDENTITY)
     first: dict[tuple[Any, ...], RunSpec] = {}
-    pairs = [(run.spec, first.setdefault(named(run.spec), run.spec)) for run in runs]
+    pairs = [(run.spec, first.setdefault(identity(run.spec), run.spec)) for run in runs]
     return tuple(name for name in _OTHER_FIELDS if any(getattr(a, name) != getattr(b, name) for a, b in pairs))
 
 
@@ -86,8 +86,8 @@ def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] | No
 
     def of_run(run: Run) -> Iterator[tuple[Any, ...]]:
         measured = read_metrics(digests, run.key, run.run_id, groups)
-        head = tuple(text(getattr(run.spec, name)) for name in IDENTITY)
-        tail = tuple(text(_plain(getattr(run.spec, name))) for name in further)
+        head = tuple(map(text, identity(run.spec)))
+        tail = tuple(text(plain_value(getattr(run.spec, name))) for name in further)
         numbers = zip(measured.rounds.tolist(), *map(measured.cells, names), strict=True)
         return (head + row + tail for row in numbers)
 
@@ -96,7 +96,8 @@ def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] | No
     return ResultTable(columns, chain.from_iterable(map(of_run, runs)))
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Options as one text, all else as it is."""
     return ":".join(f"{name}={option}" for name, option in value) if isinstance(value, tuple) else value
 
 

@@ -79,9 +79,8 @@ class Preparation:
             name, options = parse_selection(spec.select)
             make_selection(name, **dict(options))
             make_server(spec.server)
-        given = [partition for partition, _ in {(spec.partition, spec.alpha) for spec in specs}]
-        for partition in {name for name in given if given.count(name) > 1 and not needs_alpha(name)}:
-            raise FedGAError(f"several --alpha train the same with --partition {partition}, which reads none: give one")
+            if spec.alpha is not None and not needs_alpha(spec.partition):
+                raise FedGAError(f"--alpha means nothing with --partition {spec.partition}: leave it out")
         for spec in {(s.dataset, s.model, s.norm, s.augment): s for s in specs}.values():
             # A network that does not fit the data, or the engine, is refused now, not in the middle of a sweep.
             dataset = self.dataset(spec)

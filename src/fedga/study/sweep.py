@@ -107,7 +107,6 @@ def run_sweep(
     device: torch.device,
     *,
     axes: Sequence[str] = (),
-    data_dir: Path | None = None,
     observer: Observer | None = None,
     preparation: Provider | None = None,
     profile: Profile = NO_PROFILE,
@@ -120,7 +119,7 @@ def run_sweep(
     """
     observer, execution = observer or Observer(), execution or ExecutionConfig()
     with profile.span(DATA):
-        preparation = preparation or Preparation(specs, data_dir)
+        preparation = preparation or Preparation(specs)
         fingerprints = preparation.fingerprints(specs)
     with profile.span(STORE):
         runs = store.register(specs, fingerprints, axes)
@@ -248,7 +247,7 @@ class _GroupRun:
     def _round(self, engine: Trainer) -> bool:
         """Train a round, and store what is due; returns whether the caller wants to stop."""
         lanes, rounds = engine.lanes, engine.run_round()
-        ended = self._record(lanes, rounds)
+        ended = self._record(engine, rounds)
         notices, engine.budget.notices = engine.budget.notices, []
         for notice in notices:
             self.observer.noticed(notice)
@@ -261,10 +260,10 @@ class _GroupRun:
                 self._commit(number)
         return stop
 
-    def _record(self, lanes: Sequence[Lane], rounds: Sequence[LaneRound]) -> set[int]:
+    def _record(self, engine: Trainer, rounds: Sequence[LaneRound]) -> set[int]:
         """Keep the rows of a round for the next commit; returns the lanes that ended with it."""
         ended = set()
-        for position, (lane, result) in enumerate(zip(lanes, rounds, strict=True)):
+        for position, (lane, result) in enumerate(zip(engine.lanes, rounds, strict=True)):
             run_id = lane.run.run_id
             if result.metrics is not None:
                 self.unsaved.metrics.append(RoundMetrics(run_id, result.round, values=result.metrics))
@@ -278,17 +277,16 @@ class _GroupRun:
                 ended.add(position)
             elif result.round >= lane.spec.rounds:
                 with self.profile.span(STORE):
-                    self._save(position)
+                    self._save(engine, position)
                 self.unsaved.finished[run_id] = "done"
                 ended.add(position)
         return ended
 
-    def _save(self, position: int) -> None:
+    def _save(self, engine: Trainer, position: int) -> None:
         """The final models of one lane, before the store says that the run is done."""
-        assert self.engine is not None
-        lane, model = self.engine.lanes[position], self.engine.model
-        stack, dataset = self.engine.stack, self.engine.data.dataset
-        sent = self.engine.server.sent_with_head(position, self.engine.round)
+        lane, model = engine.lanes[position], engine.model
+        stack, dataset = engine.stack, engine.data.dataset
+        sent = engine.server.sent_with_head(position, engine.round)
         beside = None
         if overrides(lane.algorithm, "head"):
             beside = {name: value.cpu().clone() for name, value in sent.items()}

@@ -105,10 +105,7 @@ class _Checker:
         extreme = replace(batch, logits=batch.logits.sign() * EXTREME)
         cases = (
             (every_class, "for any client: avoid 0/0, log(0) and nan"),
-            (
-                batch,
-                "for a client that lacks a class: avoid dividing by, or log of, batch.class_counts where they are 0",
-            ),
+            (batch, "for a client that lacks a class: do not divide by, or take the log of, batch.class_counts of 0"),
             (padding, "for a batch of padding alone, as small clients get: divide by batch.mask.sum().clamp(min=1)"),
             (extreme, f"with logits of ±{EXTREME:g}: use F.log_softmax or F.cross_entropy, not the log of a softmax"),
         )
@@ -143,7 +140,7 @@ class _Checker:
             stacked = self.algorithm.local_loss(batch)
         except Exception as error:
             raise self.hooks.wrong(
-                f"says stacks = True, and local_loss fails on a stack{self.hooks.place(error)}: {remedy}"
+                f"says stacks = True, and local_loss fails{self.hooks.place(error)}: {remedy}"
             ) from error
         for client in range(ACTIVE):
             alone = self.algorithm.local_loss(made.batch(client, received, self.algorithm))

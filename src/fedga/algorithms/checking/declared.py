@@ -65,9 +65,7 @@ def check_declarations(kind: type[Algorithm], name: str) -> None:
         )
     surveyed = any(sent.name == "survey" for sent in kind.uploads)
     if kind.evaluates_all_clients and not surveyed:
-        raise FedGAError(
-            f'{name}: evaluates_all_clients, and uploads does not say so: add Sent("survey", "1", "what it reveals")'
-        )
+        raise FedGAError(f'{name}: evaluates_all_clients, which uploads does not say: add Sent("survey", "1", "…")')
     if surveyed and not kind.evaluates_all_clients:
         raise FedGAError(
             f'{name}: declares an upload "survey", and evaluates_all_clients is not True: set it, or rename the upload'
@@ -100,17 +98,18 @@ def check_hooks(kind: type, base: type, name: str, also: Collection[str] = ()) -
     hooks = [hook for hook, value in vars(base).items() if callable(value) and not hook.startswith("_")]
     for method, value in vars(kind).items():
         known = method.startswith("_") or method in vars(base) or method in also
-        if isinstance(value, FunctionType) and not known and method not in _called(kind):
+        if isinstance(value, FunctionType) and not known and method not in names_used(kind):
             near = difflib.get_close_matches(method, hooks, n=1, cutoff=0.8)
             hint = f"did you mean {near[0]}?" if near else f"begin a helper with _; hooks are {', '.join(hooks)}"
             raise FedGAError(f"{name}: {method} is not a hook: {hint}")
 
 
-def _called(kind: type) -> set[str]:
-    """Every name that the methods of a class mention."""
+def names_used(kind: type, *more: CodeType) -> set[str]:
+    """Every name that the methods of a class, and ``more`` code, mention."""
     members = [member for base in kind.__mro__ for member in vars(base).values()]
     functions = [getattr(member, "fget", None) or getattr(member, "__func__", member) for member in members]
-    return {name for function in functions if isinstance(function, FunctionType) for name in _names(function.__code__)}
+    codes = [function.__code__ for function in functions if isinstance(function, FunctionType)]
+    return {name for code in (*codes, *more) for name in _names(code)}
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -13,14 +14,15 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedga.algorithms.base import Algorithm, Tensors
-from fedga.algorithms.checking.declared import HOOKS
+from fedga.algorithms.checking.declared import HOOKS, names_used
 from fedga.common.mapping import DRAWS, FirstChange, in_brackets, why_not_mapped
 from fedga.common.tracing import format_error, line_of
 from fedga.errors import FedGAError, a_or_an
 
 # Where what a hook reads by name comes from.
 _COMES_FROM = {
-    **dict.fromkeys(("local_loss", "head"), "return it from broadcast, and declare it in downloads"),
+    "local_loss": "return it from broadcast, and declare it in downloads",
+    "head": "params has the names of the network at hand, so take the last matrix in it; or return it from broadcast",
     **dict.fromkeys(("start", "gradient"), "return it from client_state, declared in client_state_spec"),
     **dict.fromkeys(
         ("correct", "report"),
@@ -32,11 +34,14 @@ _COMES_FROM = {
 }
 # What a hook is given where the class asks for it.
 _ASKED_FOR = {
-    "local_loss": ("batch.global_logits", "needs_global_logits: ClassVar[bool] = True"),
-    "broadcast": ("server.auxiliary", "auxiliary_samples: ClassVar[int] = 8"),
-    "update_server": ("result.survey", "evaluates_all_clients: ClassVar[bool] = True"),
-    "report": ("trained.class_features", "needs_class_features: ClassVar[bool] = True"),
-    "select": ("choice.class_counts", "needs_class_counts: ClassVar[bool] = True"),
+    "batch.global_features": ("needs_features", "needs_global_logits"),
+    "batch.features": ("needs_features",),
+    "batch.global_logits": ("needs_global_logits",),
+    "trained.class_features": ("needs_class_features",),
+    "trained.second_moment": ("needs_class_features", "needs_second_moment"),
+    "server.auxiliary": ("auxiliary_samples",),
+    "result.survey": ("evaluates_all_clients",),
+    "choice.class_counts": ("needs_class_counts",),
 }
 
 # Where a hook finds the number of classes.
@@ -85,9 +90,8 @@ class Hooks:
         """A failure for want of something that was not asked for is told as that."""
         if isinstance(error, KeyError) and error.args and hook in _COMES_FROM:
             return f"reads {error.args[0]!r}, which it is not given: {_COMES_FROM[hook]}"
-        argument, declaration = _ASKED_FOR.get(hook, ("", ""))
-        if "NoneType" in str(error) and not getattr(self.algorithm, declaration.partition(":")[0], True):
-            return f"reads {argument}, which it is not given: declare {declaration}"
+        if "NoneType" in str(error) and (missing := self._not_asked_for(error)):
+            return missing
         if isinstance(error, FrozenInstanceError):
             own = "client_state or server_state" if isinstance(self.algorithm, Algorithm) else "state"
             kept = f"what is kept between rounds goes into {own}"
@@ -99,6 +103,17 @@ class Hooks:
         about_sizes = hook in _CLASSES and _ABOUT_SIZES.search(str(error))
         remedy = self._classes_here(hook) if about_sizes else "correct it"
         return f"failed, {format_error(error, self._home)}: {remedy}"
+
+    def _not_asked_for(self, error: Exception | None = None) -> str:
+        """What the user's code mentions that it is given only where the class asks for it; empty for nothing."""
+        frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__ if error else None)]
+        used = names_used(type(self.algorithm), *(code for code in frames if code.co_filename == str(self._home)))
+        for value in (value for value in _ASKED_FOR if value.rpartition(".")[2] in used):
+            if missing := [name for name in _ASKED_FOR[value] if not getattr(self.algorithm, name, True)]:
+                kind = "[int] = 8" if missing == ["auxiliary_samples"] else "[bool] = True"
+                declarations = " and ".join(f"{name}: ClassVar{kind}" for name in missing)
+                return f"reads {value}, which it is not given: declare {declarations}"
+        return ""
 
     def _classes_here(self, hook: str) -> str:
         return f"the check has {self.shapes['classes'][0]} classes, take their number from {_CLASSES[hook]}"
@@ -113,6 +128,8 @@ class Hooks:
             place = self._first_change(lambda: function(*copies), lambda: [copy._version for copy in _leaves(copies)])
             raise self.wrong(f"{hook} writes into what it was given: make a new tensor, as in x = x + y{place}")
         if strange := [value for value in _leaves(alone) if not isinstance(value, Tensor)]:
+            if strange[0] is None and (missing := self._not_asked_for()):
+                raise self.wrong(f"{hook} {missing}")
             raise self.wrong(f"{hook} gave {shown(strange[0])} where a tensor belongs: return tensors")
         try:
             both = vmap(function)(*two)

@@ -51,7 +51,7 @@ def results(
 def report(
     folder: Annotated[Path, typer.Argument(help="Results folder, or its archive.")],
     out_file: Annotated[
-        Path | None, typer.Option("--out", help="The page, else report.html in the folder.", metavar="FILE")
+        Path | None, typer.Option("--out", help="The page, or report.html in it.", metavar="FILE")
     ] = None,
     files: Annotated[bool, typer.Option("--files", help="Also write every table and figure as a file.")] = False,
 ) -> None:
@@ -248,6 +248,7 @@ def _check(algorithm: str, names: str | None) -> None:
     from fedga.algorithms import ALGORITHMS, make_algorithm, own_algorithms
     from fedga.selection import SELECTIONS, make_selection, own_selections
     from fedga.selection.check import check_selection
+    from fedga.servers import SERVERS, make_server, own_servers
     from fedga.spec.settings import parse_algorithm, parse_selection
     from fedga.testing import check_algorithm
 
@@ -255,7 +256,12 @@ def _check(algorithm: str, names: str | None) -> None:
         raise FedGAError(f"--check {algorithm} checks that one alone: leave out {quoted(names)}")
     named = algorithm.removeprefix("select:")
     rule, given = parse_selection(named)
-    rules = {*SELECTIONS, *own_selections()} - {*ALGORITHMS, *own_algorithms()}
+    algorithms, server = {*ALGORITHMS, *own_algorithms()}, algorithm.removeprefix("server:")
+    rules = {*SELECTIONS, *own_selections()} - algorithms
+    if server != algorithm or server in {*SERVERS, *own_servers()} - algorithms - rules:
+        make_server(server)  # which checks the user's own
+        print(f"{server}: returns the next model and all that it keeps, the same when mapped over runs")
+        return
     if named != algorithm or rule in rules:
         check_selection(make_selection(rule, **dict(given)), rule)
         print(f"{rule}: selects available clients alone, none twice, the same ones when mapped over runs")

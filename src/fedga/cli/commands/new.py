@@ -1,7 +1,7 @@
 """`fedga new`: a part of one's own: a file that works as it is, its test, and its name in ``fedga.toml``.
 
-The files are ``cli/templates/KIND.txt``; ``{name}``, ``{module}`` and ``{title}`` stand for focal-loss, focal_loss
-and FocalLoss.
+The files are ``cli/templates/KIND.txt``, and ``templates.toml`` beside them has a table for each; ``{name}``,
+``{module}`` and ``{title}`` stand for focal-loss, focal_loss and FocalLoss.
 """
 
 import ast
@@ -46,7 +46,7 @@ Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files g
 class Template:
     kind: str  # its table in fedga.toml; the command and our files are called by the singular
     attribute: str  # what the file's reference names
-    use: tuple[str, ...]  # the commands that use it
+    use: list[str]  # the commands that use it
     help: str
 
     def texts(self, filled: Mapping[str, object]) -> list[str]:
@@ -87,36 +87,8 @@ class Template:
             say(f"    {step}")
 
 
-TEMPLATES = (
-    Template(
-        *("algorithms", "{title}", ("fedga algorithms {name}", "fedga run --algorithm fedavg,{name}")),
-        "Write an algorithm: it starts as cross-entropy with smoothed labels, one line to change.",
-    ),
-    Template(
-        "models", "{title}", ("fedga run --model mlp,{name}",), "Write a network: it starts with one hidden layer."
-    ),
-    Template(
-        *("datasets", "load"),
-        ("fedga data show {name} --alpha 0.1 --clients 10", "fedga run --dataset {name} --clients 10"),
-        "Write a data source: a function that reads your samples; it starts with made-up ones.\n\n"
-        "A .csv, .parquet or .npz file, or a folder of pictures, needs none of this: give its path to --dataset.",
-    ),
-    Template(
-        *("metrics", "{module}", ("fedga run",)),
-        "Write a metric of the global model: it starts as the recall of the worst class.",
-    ),
-    Template(
-        *("selections", "{title}", ("fedga algorithms --check select:{name}", "fedga run --select uniform,{name}")),
-        "Write a rule that selects clients: it starts by preferring those with few turns.",
-    ),
-    Template(
-        *("partitions", "{title}", ("fedga run --partition {name}",)),
-        "Write a partition: it starts with shuffled samples in equal parts.",
-    ),
-    Template(
-        "servers", "{title}", ("fedga run --server sgd,{name}",), "Write a server optimiser: it starts as momentum."
-    ),
-)
+_TABLES = tomllib.loads(resources.files("fedga.cli").joinpath("templates/templates.toml").read_text(encoding="utf-8"))
+TEMPLATES = tuple(Template(kind, **given) for kind, given in _TABLES.items())
 
 
 for _template in TEMPLATES:

@@ -83,15 +83,22 @@ def make_federation(
     """
     from fedga.common.streams import numpy_generator  # here, since it imports torch and fedga.data stays light
 
+    if not isinstance(partition, str):
+        raise FedGAError(f"partition is {a_or_an(partition)}: give its name, which fedga.toml says for one of your own")
     rule, own = find_partition(partition)
     concentration = _check_alpha(partition, alpha) if rule.needs_alpha else math.nan
     if not isinstance(classes_per_client, Integral) or classes_per_client < 1:
         raise FedGAError(f"classes_per_client is {classes_per_client}: give a whole number of at least 1")
     clients = natural_clients(dataset, clients) if rule is Natural else _check_clients(dataset, clients)
-    generator = numpy_generator(int(seed), "partition")
-    inputs = PartitionInputs(dataset, clients, concentration, int(classes_per_client), generator)
-    found = rule().assign(inputs) if own is None else _checked(own, own.call(lambda: rule().assign(inputs)), inputs)
-    assert isinstance(found, Assignment)
+
+    def assign() -> Any:
+        given = (dataset, clients, concentration, int(classes_per_client), numpy_generator(int(seed), "partition"))
+        inputs = PartitionInputs(*given)
+        return rule().assign(inputs) if own is None else _checked(own, own.call(lambda: rule().assign(inputs)), inputs)
+
+    found = assign()
+    if own is not None and not all(map(np.array_equal, found, assign())):
+        raise FedGAError(f"{own} assigns other samples every time: draw from inputs.generator alone")
     setting = f"{partition!r}" + (f" with alpha={concentration:g}" if rule.needs_alpha else "")
     if len(empty := np.flatnonzero(found.sizes == 0)):
         named = listed(empty.tolist(), _NAMED_CLIENTS)

@@ -15,7 +15,7 @@ from fedga.data.formats.parquet import is_text
 from fedga.diagnosis.reading.arrays import read_arrays
 from fedga.diagnosis.reading.columns import ColumnOptions, Columns, choose_columns
 from fedga.diagnosis.reading.csv_blocks import CsvFile
-from fedga.diagnosis.reading.tally import Predictions, Tallying, check_classes
+from fedga.diagnosis.reading.tally import Predictions, Tallying
 from fedga.diagnosis.reading.vocabulary import SiteNames, Vocabulary
 from fedga.errors import FedGAError
 
@@ -51,7 +51,6 @@ def read_table(path: Path, options: ColumnOptions, show: Progress) -> Prediction
     where = str(path)
     table = CsvFile(path) if path.suffix.lower() == ".csv" else _ParquetTable(path)
     columns = choose_columns(where, table.names, table.numeric, options)
-    check_classes(len(columns.probabilities), where)
     labels, sites = columns.labels(where), SiteNames()
     tallying = Tallying(labels, where, logits=options.logits)
     with closing(table.blocks(columns.probabilities, (columns.label, columns.site), show)) as parts:

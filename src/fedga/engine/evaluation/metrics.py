@@ -79,14 +79,12 @@ def _measured(name: str, metric: Metric, evaluation: Evaluation) -> Tensor:
     return values.to(evaluation.loss.device)
 
 
-def client_records(
-    clients: Tensor, class_counts: Tensor, before: Evaluation, after: Evaluation
-) -> list[list[ClientRecord]]:
+def client_records(clients: Tensor, counts: Tensor, before: Evaluation, after: Evaluation) -> list[list[ClientRecord]]:
     """Per lane, its active clients. ``clients [lanes, active]``; ``before`` has a row per lane, ``after`` per slot."""
     shape = (*clients.shape, -1)
     by_lane = (score.recall(before.confusion.double()), asymmetry.asymmetry_from_means(before.mean_predictions))
     by_slot = (score.recall(after.confusion.double()), asymmetry.asymmetry_from_means(after.mean_predictions))
-    each = (clients, class_counts.long(), *(values.view(shape) for values in by_slot))
+    each = (clients, counts.long(), *(values.view(shape) for values in by_slot))
     rows = zip(*(values.tolist() for values in (*by_lane, *each)), strict=True)
     return [
         [

@@ -71,7 +71,7 @@ class StackedModel:
         self._takes_channels_last: bool | None = None  # None until pictures have shown it
         self.stands_still: frozenset[str] = getattr(module, "stands_still", frozenset())  # by the algorithm's wish
         if not self.params.total:
-            raise FedGAError("the model has no trainable parameters: there is nothing to train")
+            raise FedGAError("the model has no trainable parameters, or `moves` names none: there is nothing to train")
         if any(not parameter.is_floating_point() for parameter in prepared.parameters()):
             raise FedGAError("the model has parameters that are not floating point: fedga trains float parameters only")
 
@@ -387,10 +387,8 @@ class StackedModel:
         if found:
             nothing = tuple(torch.zeros_like(part) for part in next(iter(found.values())))
         else:  # a step that none of these copies takes; what is given must depend on the parameters all the same
-            first = self.params.views(params[0]) | {
-                name: x.clone() for name, x in self.buffers.views(buffers[0]).items()
-            }
-            nothing = tuple(part * 0 for part in self._call(first, inputs[0]))
+            own = {name: value.clone() for name, value in self.buffers.views(buffers[0]).items()}
+            nothing = tuple(part * 0 for part in self._call(self.params.views(params[0]) | own, inputs[0]))
         rows = [found.get(row, nothing) for row in range(len(params))]
         return tuple(torch.stack(parts) for parts in zip(*rows, strict=True)), torch.stack(moved)
 

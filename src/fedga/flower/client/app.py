@@ -66,11 +66,6 @@ def _introduce(message: Message, context: Context) -> Message:
     return answer
 
 
-@client_app.query("survey")
-def _survey(message: Message, context: Context) -> Message:
-    return answer_survey(message, _participant(message, context))
-
-
 @client_app.train()
 def _train(message: Message, context: Context) -> Message:
     participant = _participant(message, context)
@@ -94,8 +89,8 @@ def _train(message: Message, context: Context) -> Message:
     return answer
 
 
-def answer_survey(message: Message, participant: Participant) -> Message:
-    """The one number that the server asks of every client before a round."""
+def answer_survey(message: Message, participant: Participant, shelf: ClientStateStore) -> Message:
+    """The one number that the server asks of every client before a round; nothing on the shelf is needed for it."""
     value = participant.survey(received_in(message, participant))
     return wire.reply(message, report=wire.to_record({"survey": value}))
 
@@ -177,12 +172,15 @@ def _kept_at(shelf: ClientStateStore, counted: int, participant: Participant, re
     return kept
 
 
+@client_app.query("survey")
 @client_app.query("finish")
 @client_app.evaluate()
-def _judge(message: Message, context: Context) -> Message:
+def _answer(message: Message, context: Context) -> Message:
     participant = _participant(message, context)
-    answer = answer_final if message.metadata.message_type == wire.FINISH else answer_evaluation
-    return answer(message, participant, _shelf(message, context, participant))
+    return ANSWERS[message.metadata.message_type](message, participant, _shelf(message, context, participant))
+
+
+ANSWERS = {wire.SURVEY: answer_survey, wire.FINISH: answer_final, wire.EVALUATE: answer_evaluation}
 
 
 def _shelf(message: Message, context: Context, participant: Participant) -> ClientStateStore:

@@ -15,7 +15,6 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from fedga.errors import FedGAError, needs_extra
 from fedga.flower.processes import guard
@@ -52,16 +51,12 @@ class ProcessGroup:
 
     def start(self, program: str, *arguments: str, log: Path | None = None) -> subprocess.Popen[str]:
         """Start a program in a session of its own, which no Ctrl-C reaches; it prints to ``log``, or ``stdout``."""
-        with contextlib.ExitStack() as stack:
-            out: int | IO[bytes] = subprocess.PIPE
-            if log is not None:
-                log.parent.mkdir(parents=True, exist_ok=True)
-                out = stack.enter_context(open(log, "ab"))
+        with contextlib.nullcontext() if log is None else open(log, "ab") as out:
             process = subprocess.Popen(
                 [str(_programs() / program), *arguments],  # a full path stays what it is
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=out,
+                stdout=out or subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 encoding="utf-8",
                 errors="replace",

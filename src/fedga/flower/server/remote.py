@@ -311,18 +311,15 @@ class RemoteEngine:
 
     @arrays.setter
     def arrays(self, record: ArrayRecord) -> None:
-        given, kept = wire.from_record(record), self._kept_here()
+        given, kept = record.to_torch_state_dict(), self._kept_here()
         for name in given.keys() & kept.keys():
             if not torch.equal(given[name].to(kept[name]), kept[name]):
-                raise FedGAError(
-                    f"the first arrays have another {name} than the model of the strategy, and {name} is never sent: "
-                    "give the strategy the model that they are of, at the clients too"
-                )
+                wrong = f"the first arrays have another {name} than the strategy's model, and {name} is never sent"
+                raise FedGAError(f"{wrong}: give strategy and clients one model")
         params, buffers = reading.vectors(self.model, given, kept)
-        device = self.data.device
-        self.stack.params[0], self.stack.buffers[0] = params.to(device), buffers.to(device)
+        self.stack.params[0], self.stack.buffers[0] = params, buffers
         if self.stack.averaging:
-            self.stack.averaged_params[0], self.stack.averaged_buffers[0] = params.to(device), buffers.to(device)
+            self.stack.averaged_params[0], self.stack.averaged_buffers[0] = params, buffers
 
     def _record(self, params: Tensor, buffers: Tensor) -> ArrayRecord:
         """A model as it travels: without what stands still, and what clients keep for themselves."""

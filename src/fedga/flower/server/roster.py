@@ -50,7 +50,6 @@ class Form:
 class Identity:
     """What a node says of itself."""
 
-    client: int
     form: Form | None = None
     class_counts: tuple[int, ...] | None = None  # only where its owner reports them
 
@@ -177,7 +176,7 @@ class Roster:
             return f"two nodes say they are {self.name(client)}: the second is left out"
         if self.form and form and (difference := self.form.difference(form)):
             return f"{self.name(client)} has {difference}: it is left out, until it is as the others"
-        self._take_in(node, Identity(client, form, class_counts))
+        self._take_in(node, client, Identity(form, class_counts))
         return ""
 
     def _enter_unnamed(self, node: int, called: str, reason: str) -> str:
@@ -188,14 +187,14 @@ class Roster:
             self._ask_at[node] = math.inf  # one more than there are clients
             return ""
         first = not self.nodes
-        self._take_in(node, Identity(self.absent[0]))
+        self._take_in(node, self.absent[0], Identity())
         advice = 'add app.query("introduce")(fedga.flower.introduce) to it'
         missing = "the ClientApp does not say which client a node is, so the same seed will not sample the same clients"
         return f"{missing} again: {advice}" if first else ""
 
-    def _take_in(self, node: int, identity: Identity) -> None:
-        self.nodes[identity.client], self.identities[identity.client] = node, identity
-        self.entries[identity.client] += 1
+    def _take_in(self, node: int, client: int, identity: Identity) -> None:
+        self.nodes[client], self.identities[client] = node, identity
+        self.entries[client] += 1
 
 
 def read_introduction(

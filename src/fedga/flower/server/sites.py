@@ -16,7 +16,6 @@ from fedga.engine.evaluation.metrics import own_metrics
 from fedga.engine.stack.lanes import Lane
 from fedga.errors import FedGAError
 from fedga.flower.server.roster import Form, Roster
-from fedga.models import build_model
 from fedga.spec.settings import RunSpec
 from fedga.store.records import PartitionRecord
 from fedga.study.prepare import fitting_model
@@ -51,8 +50,7 @@ class Sites:
         if spec.standardize and not len(self.dataset.train_targets):
             cure = "give server-data, or standardise the samples of every site alike before"
             raise FedGAError(f"standardize needs samples on the server to find mean and deviation from: {cure}")
-        fitting_model(spec.model, shape, classes, norm=spec.norm)
-        model = build_model(spec.model, shape, classes, norm=spec.norm, seed=spec.seed)
+        model = fitting_model(spec.model, shape, classes, norm=spec.norm, seed=spec.seed)
         algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
         unknown = np.zeros(self.roster.num_clients + 1, dtype=np.int64)
         return Lane(spec, Federation(self.dataset, unknown[:0], unknown), algorithm, model, own_metrics())

@@ -21,6 +21,7 @@ from fedga.spec.catalog import dataset_name, dataset_rank
 from fedga.spec.presets import preset_settings
 
 _METRIC = "accuracy"
+_MOST_CLIENTS = 30  # whose labels are shown
 _STAR: Any = {"marker": "*", "markersize": 14, "markeredgewidth": 0.8, "linestyle": "none"}
 _RING: Any = {"marker": "o", "markersize": 13, "markeredgewidth": 1.2, "linestyle": "none"}
 _RING |= {"markerfacecolor": "none", "markeredgecolor": TEXT}
@@ -101,14 +102,12 @@ def epochs_picture(curves: Sequence[Curve]) -> Figure:
     return figure
 
 
-def labels_picture(
-    class_counts_by_alpha: Mapping[float, np.ndarray], class_names: Sequence[str], *, most_clients: int = 30
-) -> Figure:
+def labels_picture(class_counts_by_alpha: Mapping[float, np.ndarray], class_names: Sequence[str]) -> Figure:
     """Who holds which classes (``[clients, classes]``) under several α: supplement, Fig. 1 and 2."""
     if not class_counts_by_alpha:
         raise FedGAError("there are no label counts to draw: give those of one α or more")
     every = {alpha: check_counts(counts, class_names) for alpha, counts in class_counts_by_alpha.items()}
-    shown = {alpha: counts[:most_clients] for alpha, counts in every.items()}
+    shown = {alpha: counts[:_MOST_CLIENTS] for alpha, counts in every.items()}
     largest = int(max(counts.max() for counts in shown.values()))
     clients, classes = max(len(counts) for counts in shown.values()), len(class_names)
     with drawing():

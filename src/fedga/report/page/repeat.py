@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedga.store.code import stored_code
 from fedga.version import __version__
 
 _LISTED = ("dataset", "algorithm", "alpha", "preset", "seed")
+_place = attrgetter(*_LISTED)
 _PARTS = ((), ("dataset",), ("dataset", "preset"), ("dataset", "preset", "alpha"), ("dataset", "preset", "lr"))
 
 # Given a folder and the name to train into, the commands that the caller knows made runs of it, and the ids of these.
@@ -112,10 +114,6 @@ def _run_command(specs: Sequence[RunSpec], called: str) -> str:
                 if made is not None and name not in flags and getattr(made, name) != getattr(spec, name):
                     flags[name] = _values(specs, name)
     return ""
-
-
-def _place(spec: RunSpec) -> tuple[Any, ...]:
-    return tuple(getattr(spec, name) for name in _LISTED)
 
 
 def _values(specs: Iterable[RunSpec], name: str) -> list[Any]:
