@@ -260,7 +260,7 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "survey that is not declared": (
         {"evaluates_all_clients": True},
-        r"uploads does not say: add Sent\(\"survey\", \"1\"",
+        r"evaluates_all_clients needs an upload: add Sent\(\"survey\", \"1\"",
     ),
     "survey of a part": (
         {"evaluates_all_clients": True, "travels": lambda self, parameters: []},

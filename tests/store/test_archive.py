@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedga.data.cache import digest_of_json
+from fedga.common.sealed import digest_of_json
 from fedga.errors import FedGAError
 from fedga.paper.runs import EXPERIMENTS, Scope, asked, remember
 from fedga.spec.settings import RunSpec

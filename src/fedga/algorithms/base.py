@@ -59,9 +59,13 @@ def _overrides(kind: type, hook: str) -> bool:
     return getattr(kind, hook) is not vars(base)[hook]
 
 
+def trains_on_features(algorithm: "Algorithm") -> bool:
+    """Whether a local step needs the input of the last linear layer."""
+    return algorithm.needs_features or overrides(algorithm, "head")
+
+
 def uses_features(algorithm: "Algorithm") -> bool:
-    """Whether a hook is given the input of the last linear layer."""
-    return algorithm.needs_features or algorithm.needs_class_features or overrides(algorithm, "head")
+    return algorithm.needs_class_features or trains_on_features(algorithm)
 
 
 # --- what hooks are given -------------------------------------------------------------------------------------------

@@ -31,6 +31,10 @@ class DamagedError(FedGAError):
     """A file that is not as it was written; the caller says what to do about it."""
 
 
+def digest_of_json(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class Sealed:
     tensors: dict[str, "Tensor"]

@@ -12,13 +12,14 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedga.common.files import open_regular, require_regular
+from fedga.common.sealed import digest_of_json
 from fedga.data.federation import Dataset
 from fedga.data.formats.files import reading, within_memory
 
@@ -95,10 +96,6 @@ def _open(entry: Path, name: str) -> Dataset | None:
     labels = (dataset.train_targets, dataset.test_targets)
     intact = all(((each >= 0) & (each < dataset.num_classes)).all() for each in labels) and len(labels[0])
     return dataset if intact else None
-
-
-def digest_of_json(content: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _digest_of_array(array: np.ndarray) -> str:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedga.algorithms.base import Algorithm, Batch, Client, Trained, overrides
+from fedga.algorithms.base import Algorithm, Batch, Client, Trained, overrides, trains_on_features
 from fedga.algorithms.parameters import Layout
 from fedga.common import streams
 from fedga.engine.device_data import DeviceData, InputScaling
@@ -270,7 +270,7 @@ class _Step:
         self, params: Tensor, buffers: Tensor, part: slice, segments: Sequence[SlotSegment], into: Tensor, keep: float
     ) -> tuple[Tensor, Tensor]:
         """The gradient of loss and penalty of the slots in ``part``, at ``params``."""
-        features = any(_reads_features(segment.algorithm) for segment in segments)
+        features = any(trains_on_features(segment.algorithm) for segment in segments)
 
         def loss(outputs: Outputs) -> Tensor:
             losses = [self._loss(segment, outputs, part.start) for segment in segments]
@@ -302,10 +302,6 @@ class _Step:
         batch = Batch(*seen, global_logits, segment.received, features, global_features, slots.round)
         losses = algorithm.local_loss(batch) if stacks else per_sample(algorithm.local_loss, batch)
         return torch.where(mask > 0, losses * self.shares[part], 0.0).sum()
-
-
-def _reads_features(algorithm: Algorithm) -> bool:
-    return algorithm.needs_features or overrides(algorithm, "head")
 
 
 def stacked_head(model: StackedModel, algorithm: Algorithm, received: dict[str, Tensor]) -> Head | None:

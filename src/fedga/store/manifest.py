@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fedga.common.files import open_regular, partial_name, remove_leftovers, sync_folder, write_whole
-from fedga.common.sealed import DamagedError
-from fedga.data.cache import digest_of_json
+from fedga.common.sealed import DamagedError, digest_of_json
 from fedga.errors import FedGAError, quoted
 
 FILE_NAME, PARTS = "manifest.json", "parts"

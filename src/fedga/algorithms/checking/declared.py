@@ -65,7 +65,7 @@ def check_declarations(kind: type[Algorithm], name: str) -> None:
         )
     surveyed = any(sent.name == "survey" for sent in kind.uploads)
     if kind.evaluates_all_clients and not surveyed:
-        raise FedGAError(f'{name}: evaluates_all_clients, which uploads does not say: add Sent("survey", "1", "…")')
+        raise FedGAError(f'{name}: evaluates_all_clients needs an upload: add Sent("survey", "1", "what it reveals")')
     if surveyed and not kind.evaluates_all_clients:
         raise FedGAError(
             f'{name}: declares an upload "survey", and evaluates_all_clients is not True: set it, or rename the upload'

@@ -51,7 +51,7 @@ def results(
 def report(
     folder: Annotated[Path, typer.Argument(help="Results folder, or its archive.")],
     out_file: Annotated[
-        Path | None, typer.Option("--out", help="The page, or report.html in it.", metavar="FILE")
+        Path | None, typer.Option("--out", help="Default: report.html in FOLDER.", metavar="FILE")
     ] = None,
     files: Annotated[bool, typer.Option("--files", help="Also write every table and figure as a file.")] = False,
 ) -> None:
