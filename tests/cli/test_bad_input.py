@@ -383,7 +383,8 @@ def test_results_of_rules_that_are_gone_can_be_read(monkeypatch: pytest.MonkeyPa
     write_rules()
     command = f"run {SMALL} --server half --partition striped --out out"
     done(command)
-    done("algorithms --check half")
+    for name in ("half", "server:half", "server:adam"):
+        assert "returns the next model and all that it keeps" in done(f"algorithms --check {name}").out
     Path("fedga.toml").unlink()
     assert "fedga" in done("results out").out
     done("report out")
@@ -393,7 +394,7 @@ def test_results_of_rules_that_are_gone_can_be_read(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
-        ("algorithms --check lost", "server optimiser lost: step drops 'velocity': return all that state has"),
+        ("algorithms --check server:lost", "server optimiser lost: step drops 'velocity': return all that state has"),
         (f"run {SMALL} --server branching", "step branches on the value of a tensor"),
         (
             f"run {SMALL} --server tuned",

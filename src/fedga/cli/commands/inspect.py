@@ -254,14 +254,14 @@ def _check(algorithm: str, names: str | None) -> None:
 
     if names is not None:
         raise FedGAError(f"--check {algorithm} checks that one alone: leave out {quoted(names)}")
-    named = algorithm.removeprefix("select:")
-    rule, given = parse_selection(named)
     algorithms, server = {*ALGORITHMS, *own_algorithms()}, algorithm.removeprefix("server:")
     rules = {*SELECTIONS, *own_selections()} - algorithms
     if server != algorithm or server in {*SERVERS, *own_servers()} - algorithms - rules:
         make_server(server)  # which checks the user's own
         print(f"{server}: returns the next model and all that it keeps, the same when mapped over runs")
         return
+    named = algorithm.removeprefix("select:")
+    rule, given = parse_selection(named)
     if named != algorithm or rule in rules:
         check_selection(make_selection(rule, **dict(given)), rule)
         print(f"{rule}: selects available clients alone, none twice, the same ones when mapped over runs")
