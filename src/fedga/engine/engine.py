@@ -26,6 +26,8 @@ from fedga.engine.round import Finish, Question, Survey, Train, play_round
 from fedga.engine.server import Chosen, LaneRound, ServerSide, TrainResult, lane_scaling, lane_sums
 from fedga.engine.slots import Places, SlotPlanner
 from fedga.engine.stack.budget import MemoryBudget, is_out_of_memory
+from fedga.engine.stack.forks import why_no_forks
+from fedga.engine.stack.kinds import THREADS, KindOfWorker, key_of
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, Segment, rows_of, stacking_key
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.workers import Workers, computing_in
@@ -38,6 +40,14 @@ class Chunk(NamedTuple):
     places: slice
 
 
+class Whose(NamedTuple):
+    """Which clients the slots of a segment are."""
+
+    position: int  # of the segment
+    lanes: Tensor  # [slots], within the segment
+    clients: Tensor  # [slots]
+
+
 @dataclass(frozen=True)
 class TrainedChunk:
     """What is left of a chunk: sums over the slots of each lane, and what its clients report and keep."""
@@ -45,7 +55,7 @@ class TrainedChunk:
     chunk: Chunk
     update: Tensor  # [lanes, parameters]
     buffers: Tensor  # [lanes, buffers]
-    segments: list[SlotSegment]
+    whose: list[Whose]
     reports: list[dict[str, Tensor]]
     client_states: list[dict[str, Tensor]]
     local_models: tuple[Tensor, Tensor] | None  # parameters and buffers of every slot, where they are asked for
@@ -64,7 +74,9 @@ class Engine:
         budget: MemoryBudget | None = None,
         workers: Workers | None = None,
         profile: Profile = NO_PROFILE,
+        processes: bool = True,
     ) -> None:
+        """``processes``: whether clients may train in forked processes, for which other threads must hold no lock."""
         if len({stacking_key(lane) for lane in lanes}) > 1:
             raise ValueError("these runs cannot be stacked: group them by `stacking_key` first")
         self.lanes, self.data, self.device, self.round = list(lanes), data, data.device, round_number
@@ -90,7 +102,9 @@ class Engine:
         self.budget = budget or MemoryBudget.for_model(
             self.model, self.device, data.dataset.input_shape, self.planner.batch_size
         )
-        self.workers = workers or Workers(self.model, self.device, profile)
+        self.workers = workers or Workers(
+            self.model, self.device, profile, self._kind_of_worker(processes), self.budget.notice
+        )
         if workers is None and self.model.has_convolutions and (reason := why_not_fast(self.device)):
             self.budget.notices.append(reason)
         if workers is None and (moving := self.model.moving_buffers):
@@ -108,6 +122,17 @@ class Engine:
         parts = (self.lanes, self.model, data, self.stack, self.evaluator)
         self.server = ServerSide(*parts, lambda: table.class_counts[table.of_lane])
         profile.built()
+
+    def _kind_of_worker(self, processes: bool) -> KindOfWorker:
+        """Convolutions are where processes may pay: their operations are long enough to be worth a fork."""
+        pay = self.model.has_convolutions and self.device.type == "cpu" and torch.get_num_threads() > 1
+        if not pay or not processes:
+            return KindOfWorker(THREADS)
+        if reason := why_no_forks():
+            self.budget.notice(f"{reason}: clients train in threads, which can be a fifth slower")
+            return KindOfWorker(THREADS)
+        spec, shapes = self.lanes[0].spec, tuple(self.model.params.shapes.items())
+        return KindOfWorker(key=key_of(shapes, self.data.dataset.input_shape, spec.batch_size, spec.optimizer))
 
     def without(self, ended: set[int]) -> Self | None:
         """The engine that goes on once some lanes have ended; None if none are left."""
@@ -208,13 +233,13 @@ class Engine:
             return self._train_chunk(model, chunk, asked, shares, weights, keep)
 
         whole = Chunk(slice(0, len(self.lanes)), slice(0, clients.shape[1]))
-        for parts in self.workers.map(work, self._chunks(whole)):
+        for parts in self.workers.map(work, self._chunks(whole), amount=float(sizes.sum())):
             for part in parts:
                 update[part.chunk.lanes] += part.update
                 buffers[part.chunk.lanes] += part.buffers
-                for segment, report, kept in zip(part.segments, part.reports, part.client_states, strict=True):
-                    reports[segment.position].append(report)
-                    self._keep(segment, kept, chosen)
+                for whose, report, kept in zip(part.whose, part.reports, part.client_states, strict=True):
+                    reports[whose.position].append(report)
+                    self._keep(whose, kept, chosen)
                 if part.local_models is not None and asked.examine:
                     examined.append(self._evaluate_slots(part.chunk, part.local_models))
                 if part.local_models is not None and asked.keep_models:
@@ -238,16 +263,16 @@ class Engine:
             class_counts=self.table.class_counts[self.table.of_lane[:, None], clients],
         )
 
-    def _keep(self, segment: SlotSegment, kept: dict[str, Tensor], chosen: Chosen) -> None:
+    def _keep(self, whose: Whose, kept: dict[str, Tensor], chosen: Chosen) -> None:
         """What clients keep; those that were not there keep what they had."""
-        home = self.segments[segment.position]
+        home = self.segments[whose.position]
         if chosen.counts is None or not home.client_state:
-            home.put(segment.lanes, segment.clients, kept)
+            home.put(whose.lanes, whose.clients, kept)
             return
-        rows = chosen.clients[home.lanes][segment.lanes] == segment.clients[:, None]
-        there = torch.tensor(chosen.counts, device=self.device)[home.lanes][segment.lanes]
+        rows = chosen.clients[home.lanes][whose.lanes] == whose.clients[:, None]
+        there = torch.tensor(chosen.counts, device=self.device)[home.lanes][whose.lanes]
         present = rows.long().argmax(1) < there
-        home.put(segment.lanes[present], segment.clients[present], rows_of(kept, present))
+        home.put(whose.lanes[present], whose.clients[present], rows_of(kept, present))
 
     def _train_chunk(
         self, model: StackedModel, chunk: Chunk, asked: Train, shares: Tensor, weights: Tensor, keep: bool
@@ -282,7 +307,8 @@ class Engine:
             | (part.own.of_model(result.params[part.slots], result.buffers[part.slots]) if part.own else {})
             for part, state in zip(slots.segments, result.client_states, strict=True)
         ]
-        return [TrainedChunk(chunk, update, buffers, slots.segments, reports, states, models)]
+        whose = [Whose(part.position, part.lanes, part.clients) for part in slots.segments]
+        return [TrainedChunk(chunk, update, buffers, whose, reports, states, models)]
 
     def _part(self, chosen: Chosen, chunk: Chunk) -> Chosen:
         (lanes, places), counts = chunk, chosen.counts

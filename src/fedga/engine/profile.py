@@ -49,8 +49,17 @@ class Profile:
         """Clients took these numbers of local steps."""
 
     def carried(self, work: Work) -> Work:
-        """``work`` for other threads, in the phase that the caller is in."""
+        """``work`` for other threads or processes, in the phase that the caller is in."""
         return work
+
+    def works_in(self, workers: str) -> None:
+        """What carries such work, as "2 processes"."""
+
+    def taken(self) -> Any:
+        """What workers have measured since the last call, to be handed over from their process."""
+
+    def add(self, measured: Any) -> None:
+        """What workers of another process have `taken`."""
 
 
 NO_PROFILE = Profile()
@@ -98,7 +107,7 @@ class Stopwatch(Profile):
     """Measures from the moment it is made, for the thread that made it.
 
     On CUDA a call returns when its work is queued: every span waits for the device at both its ends. On a CPU clients
-    train in worker threads, a few ahead of the caller: the time of an outermost span is divided by what the workers did
+    train in workers, a few ahead of the caller: the time of an outermost span is divided by what the workers did
     in it, not by what the caller happened to wait for.
     """
 
@@ -111,6 +120,8 @@ class Stopwatch(Profile):
         self._thread, self._lock = threading.local(), threading.Lock()
         self._main = self._thread.clock = _Clock(OTHER)
         self._worked: Counter[str] = Counter()  # by workers, in the current outermost span
+        self._steps = 0  # that clients took in it
+        self.workers = ""  # what trained last
 
     @contextmanager
     def span(self, phase: str) -> Iterator[None]:
@@ -147,7 +158,22 @@ class Stopwatch(Profile):
     def trained(self, steps: Tensor) -> None:
         taken = int(steps.sum())
         with self._lock:
-            self._stage.client_steps += taken
+            self._steps += taken
+
+    def works_in(self, workers: str) -> None:
+        self.workers = workers
+
+    def taken(self) -> tuple[Counter[str], int]:
+        with self._lock:
+            found = self._worked, self._steps
+            self._worked, self._steps = Counter(), 0
+        return found
+
+    def add(self, measured: tuple[Counter[str], int]) -> None:
+        worked, steps = measured
+        with self._lock:
+            self._worked.update(worked)
+            self._steps += steps
 
     def carried(self, work: Work) -> Work:
         phase = self._main.phases[-1]
@@ -182,7 +208,7 @@ class Stopwatch(Profile):
     def as_json(self) -> dict[str, Any]:
         self._settle(self._main)
         stages = {"outside_rounds": self.outside, "warm_up_rounds": self.warm_up, "steady_rounds": self.steady}
-        place = {"device": str(self.device), "threads": torch.get_num_threads()}
+        place = {"device": str(self.device), "threads": torch.get_num_threads(), "workers": self.workers}
         return place | self.peak_memory() | {name: stage.as_json() for name, stage in stages.items()}
 
     def _settle(self, clock: _Clock) -> None:
@@ -191,8 +217,8 @@ class Stopwatch(Profile):
         if clock is not self._main or len(clock.phases) > 1:
             return
         seconds, clock.seconds = clock.seconds, Counter()
-        with self._lock:
-            worked, self._worked = self._worked, Counter()
+        worked, steps = self.taken()
+        self._stage.client_steps += steps
         if total := sum(worked.values()):
             waited = sum(seconds.pop(phase, 0.0) for phase in worked)
             seconds.update({phase: waited * value / total for phase, value in worked.items()})

@@ -37,7 +37,8 @@ def _title(watch: Stopwatch) -> str:
     kind = "steady round" if watch.steady.rounds else "warm-up round"
     runs = stage.run_rounds / max(stage.rounds, 1)
     at_once = f"{runs:g} run" if runs == 1 else f"{round(runs, 1):g} runs at once"
-    place = f"{device}, {plural(torch.get_num_threads(), 'thread')}" if device == "cpu" else device
+    workers = watch.workers or plural(torch.get_num_threads(), "thread")
+    place = f"{device}, {workers}" if device == "cpu" else device
     return f"Where the time went: {plural(stage.rounds, kind)} of {at_once}, on {place}"
 
 

@@ -45,6 +45,10 @@ class MemoryBudget:
         models = int(budget / (samples * activations + value * model.params.total))
         return cls(slots=max(1, min(int(budget / slot), MOST_SLOTS)), models=max(1, min(models, 256)), samples=samples)
 
+    def notice(self, text: str) -> None:
+        """Something the user should hear of."""
+        self.notices.append(text)
+
     def halve(self) -> bool:
         """Ask for half as much from now on; False when there is nothing left to give up."""
         if self.slots == 1 and self.models == 1:

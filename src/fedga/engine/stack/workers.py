@@ -3,6 +3,9 @@
 Clients, and parts of a test split, do not depend on each other, so each core takes whole pieces and runs them on one
 thread. Splitting single small operations over cores instead costs a barrier each, and lets the number of cores change
 the order of sums; this way the numbers are the same on any number of them. On a GPU there is one worker: the caller.
+
+Workers are threads or, for networks with convolutions, processes where those are faster (`fedga.engine.stack.kinds`):
+between their operations threads wait for each other. The numbers are the same.
 """
 
 import copy
@@ -14,11 +17,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from fedga.engine.profile import NO_PROFILE, Profile
+from fedga.engine.stack.forks import map_in_forks
+from fedga.engine.stack.kinds import PROCESSES, THREADS, KindOfWorker
 from fedga.engine.stack.stacked import StackedModel
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
@@ -60,9 +65,18 @@ def computing_in(precision: str) -> Iterator[None]:
 class Workers:
     """Runs ``work(model, item)``, where ``model`` is a copy that no other piece of work uses at that moment."""
 
-    def __init__(self, model: StackedModel, device: torch.device, profile: Profile = NO_PROFILE) -> None:
+    def __init__(
+        self,
+        model: StackedModel,
+        device: torch.device,
+        profile: Profile = NO_PROFILE,
+        kind: KindOfWorker | None = None,
+        noticed: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """``kind`` chooses between threads and processes; None: threads. ``noticed`` hears of a worker that died."""
         self.count = torch.get_num_threads() if device.type == "cpu" else 1
         self.model, self._profile, self._on_cpu = model, profile, device.type == "cpu"
+        self._kind, self._noticed = kind or KindOfWorker(THREADS), noticed
         self._copies: SimpleQueue[StackedModel] = SimpleQueue()
         self._pool: ThreadPoolExecutor | None = None
         if self._on_cpu:
@@ -88,12 +102,25 @@ class Workers:
         finally:
             torch.set_num_threads(before)
 
-    def map(self, work: Callable[[StackedModel, Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """Results in the order of the items; only a few pieces ahead of what the caller has taken."""
+    def map(
+        self, work: Callable[[StackedModel, Item], Result], items: Iterable[Item], amount: float | None = None
+    ) -> Iterator[Result]:
+        """Results in the order of the items.
+
+        ``amount`` says how much work that is, in any unit, where it is local training: the kind of worker is chosen by
+        the time that takes.
+        """
         if self._pool is None:
             for item in items:
                 yield work(self.model, item)
             return
+        with self._kind.turn(amount) as kind:
+            self._profile.works_in(f"{self.count} {kind}")
+            yield from (self._in_processes if kind == PROCESSES else self._in_threads)(work, items)
+
+    def _in_threads(self, work: Callable[[StackedModel, Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Only a few pieces ahead of what the caller has taken."""
+        assert self._pool is not None
         work = self._profile.carried(work)
         ahead: deque[Future[Result]] = deque()
         try:
@@ -114,3 +141,22 @@ class Workers:
                 return work(model, item)
         finally:
             self._copies.put(model)
+
+    def _in_processes(self, work: Callable[[StackedModel, Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        carried, profile = self._profile.carried(work), self._profile
+        model = self._copies.get()  # every process has a copy of its own of this one
+
+        def measured(item: Item) -> tuple[Result, Any]:
+            profile.taken()  # what stood there was the caller's
+            return carried(model, item), profile.taken()
+
+        try:
+            for result, seconds in map_in_forks(measured, list(items), self.count, self._lost):
+                profile.add(seconds)
+                yield result
+        finally:
+            self._copies.put(model)
+
+    def _lost(self, number: int) -> None:
+        again = "what it was at is trained again" if self._kind.died() else "all that follows runs in threads"
+        self._noticed(f"a worker process was ended by signal {number}: {again}")
