@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn.modules.utils import _pair
 
+from fedga.models.on_cpu import convolve, is_channels_last, pool_pairs
+
 
 @cache
 def _kernels_compile() -> bool:
@@ -138,7 +140,7 @@ class StackedConv2d(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not runs_kernels(inputs) or not self._fits(inputs):
-            return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding)
+            return convolve(inputs, self.weight, self.bias, self.stride, self.padding)
         bias = None if self.bias is None else self.bias.unsqueeze(0)
         settings = (self.stride, self.padding, torch.backends.cudnn.allow_tf32)
         return _Convolution.apply(inputs.unsqueeze(0), self.weight.unsqueeze(0), bias, *settings).squeeze(0)
@@ -172,60 +174,6 @@ class _Pooling(_ForAllCopies):
         return _Gradient.apply(pool_gradient, by_y, ctx.saved_tensors[0], ctx.size, ctx.window), None
 
 
-def _pairs(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Upper and lower rows of all windows of 2×2, and the larger of the two in every column."""
-    height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
-    top, bottom = x[..., 0:height:2, :width], x[..., 1:height:2, :width]
-    return top, bottom, torch.maximum(top, bottom)
-
-
-class _PairPooling(torch.autograd.Function):
-    """Windows of 2×2 on a CPU, as two maxima of neighbours: twice as fast as PyTorch's pooling, and the same bits.
-
-    The other outputs say where the largest entry stands, the first one of equals: below (for both columns), right.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        top, bottom, columns = _pairs(x)
-        is_below = bottom > top
-        left, right = columns[..., ::2], columns[..., 1::2]
-        # Of equals at the lower left and the upper right, the upper one comes first.
-        first_is_right = (right == left) & is_below[..., ::2] & ~is_below[..., 1::2]
-        return torch.maximum(left, right), is_below, (right > left) | first_is_right
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        _, is_below, is_right = output
-        ctx.mark_non_differentiable(is_below, is_right)
-        ctx.save_for_backward(is_below, is_right)
-        ctx.size = inputs[0].shape[-2:]
-
-    @staticmethod
-    def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> Tensor:
-        is_below, is_right = ctx.saved_tensors
-        by_columns = by_y.new_empty(is_below.shape)
-        to_the_right = by_y * is_right
-        by_columns[..., 1::2] = to_the_right
-        by_columns[..., ::2] = by_y - to_the_right
-        below = by_columns * is_below
-        height, width = 2 * is_below.shape[-2], is_below.shape[-1]
-        covers_all = ctx.size == (height, width)
-        by_x = (by_y.new_empty if covers_all else by_y.new_zeros)((*is_below.shape[:-2], *ctx.size))
-        by_x[..., 1:height:2, :width] = below
-        by_x[..., 0:height:2, :width] = by_columns - below
-        return by_x
-
-
-def _pool_pairs(x: Tensor) -> Tensor:
-    if torch.is_grad_enabled():
-        return _PairPooling.apply(x)[0]
-    columns = _pairs(x)[2]
-    return torch.maximum(columns[..., ::2], columns[..., 1::2])
-
-
 class StackedMaxPool2d(nn.Module):
     """``torch.nn.MaxPool2d`` with windows side by side."""
 
@@ -249,8 +197,8 @@ class StackedMaxPool2d(nn.Module):
         fits = inputs.dim() == 4 and inputs.shape[-2] >= self.window[0] and inputs.shape[-1] >= self.window[1]
         if fits and runs_kernels(inputs):
             return _Pooling.apply(inputs.unsqueeze(0), self.window)[0].squeeze(0)
-        if fits and self.window == (2, 2) and inputs.device.type == "cpu":
-            return _pool_pairs(inputs)
+        if fits and self.window == (2, 2) and inputs.device.type == "cpu" and not is_channels_last(inputs):
+            return pool_pairs(inputs)
         return F.max_pool2d(inputs, self.window)
 
 
