@@ -138,7 +138,9 @@ def test_leaving_a_project_leaves_nothing_behind(project: Path, monkeypatch: pyt
     make_algorithm("my-focal")
     monkeypatch.chdir(project.parent)
     assert plugins.project_file() is None
-    words = r"unknown algorithm 'my-focal'.*; one of your own is not looked for: no fedga.toml in .* and FEDGA_PROJECT is"
+    words = (
+        r"unknown algorithm 'my-focal'.*; one of your own is not looked for: no fedga.toml in .* and FEDGA_PROJECT is"
+    )
     with pytest.raises(FedGAError, match=words):
         make_algorithm("my-focal")
     with pytest.raises(FedGAError, match=r"unknown model 'wide'.*no fedga.toml in "):
