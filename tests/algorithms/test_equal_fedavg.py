@@ -75,6 +75,7 @@ def assert_runs(one: str, other: str, federation: Federation, data: DeviceData, 
         "balanced-softmax:tau=0",
         "fedlc:tau=0:missing=kept",
         "fedrs:alpha=1",
+        "fedlmd:beta=0",
         "fedrs:alpha=1:form=soft",
         "balancefl:power=1:entropy=0:present=all",
     ],
@@ -105,6 +106,11 @@ def test_on_equal_counts(algorithm: str, settings: dict[str, Any], exact_data: D
     federation = make_even_federation(exact_data.dataset)
     assert (federation.class_counts == 6).all()
     assert_runs(algorithm, "fedavg", federation, exact_data, True, **settings)
+
+
+def test_fedlmd_on_equal_counts_is_fedntd(exact_data: DeviceData) -> None:
+    assert_runs("fedlmd", "fedntd", make_even_federation(exact_data.dataset), exact_data, True)
+    assert_runs("fedlmd", "fedntd", make_uneven_federation(exact_data.dataset), exact_data, False)
 
 
 def test_fedga_on_unequal_counts_does_not(exact_data: DeviceData) -> None:

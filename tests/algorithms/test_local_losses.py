@@ -196,6 +196,30 @@ def test_fedvls_by_hand() -> None:
     torch.testing.assert_close(slopes[0], 0.2 * slopes[1], **EXACT)
 
 
+# --- FedLMD ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedlmd_by_hand() -> None:
+    """The mean class has 19 / 6 samples: 0, 1 and 3 are the majority."""
+
+    def expected(z: Tensor, teacher: Tensor, y: int) -> Tensor:
+        taught = [c for c in (2, 4, 5) if c != y]
+        others = [c for c in range(6) if c != y]
+        q, log_p = (teacher[taught] / 2).softmax(-1), F.log_softmax(z[others] / 2, -1)
+        distance = sum(q[i] * (q[i].log() - log_p[others.index(c)]) for i, c in enumerate(taught))
+        return -F.log_softmax(z, -1)[y] + 0.3 * 4 * distance
+
+    assert_loss("fedlmd", expected, beta=0.3, tau=2.0)
+
+
+def test_fedlmd_where_nothing_is_left_to_teach() -> None:
+    """Of two classes the rarer one is the true one."""
+    logits, counts = random(2, 2).float(), torch.tensor([9.0, 1.0])
+    batch = Batch(logits, torch.tensor([1, 0]), torch.ones(2), counts, random(2, 2, seed=1).float())
+    plain = F.cross_entropy(logits, batch.targets, reduction="none")
+    torch.testing.assert_close(make_algorithm("fedlmd").local_loss(batch), plain)
+
+
 # --- BalanceFL -------------------------------------------------------------------------------------------------------
 
 

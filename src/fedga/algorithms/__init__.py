@@ -14,6 +14,7 @@ from fedga.algorithms.fedavg import FedAvg
 from fedga.algorithms.feddyn import FedDyn
 from fedga.algorithms.fedga import FedGA, FedGABatch
 from fedga.algorithms.fedlc import FedLC
+from fedga.algorithms.fedlmd import FedLMD
 from fedga.algorithms.fednh import FedNH
 from fedga.algorithms.fedntd import FedNTD
 from fedga.algorithms.fedprox import FedProx
@@ -68,6 +69,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "balanced-softmax": BalancedSoftmax,
     "fedlc": FedLC,
     "fedrs": FedRS,
+    "fedlmd": FedLMD,
     "fedvls": FedVLS,
     "balancefl": BalanceFL,
 }
