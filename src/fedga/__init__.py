@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from fedga.losses.calibration import ga_loss as ga_loss
     from fedga.losses.dense import DenseGALoss as DenseGALoss
     from fedga.losses.dense import dense_ga_loss as dense_ga_loss
+    from fedga.losses.imbalance import balanced_softmax_loss as balanced_softmax_loss
+    from fedga.losses.imbalance import class_weights as class_weights
+    from fedga.losses.imbalance import focal_loss as focal_loss
     from fedga.losses.multilabel import MultilabelGALoss as MultilabelGALoss
     from fedga.losses.multilabel import multilabel_class_counts as multilabel_class_counts
     from fedga.losses.multilabel import multilabel_error_asymmetry as multilabel_error_asymmetry
@@ -47,6 +50,7 @@ _HOMES = {
     ),
     "fedga.losses.calibration": ("GALoss", "batch_class_counts", "binary_ga_loss", "calibrated_labels", "ga_loss"),
     "fedga.losses.dense": ("DenseGALoss", "dense_ga_loss"),
+    "fedga.losses.imbalance": ("balanced_softmax_loss", "class_weights", "focal_loss"),
     "fedga.errors": ("FedGAError",),
     "fedga.losses.multilabel": (
         *("MultilabelGALoss", "multilabel_class_counts", "multilabel_error_asymmetry", "multilabel_ga_loss"),

@@ -1,4 +1,4 @@
-"""What must equal FedAvg over a whole training run: every regulariser at zero, gradient alignment on equal counts."""
+"""What must equal FedAvg over a whole training run: every regulariser at zero, every use of counts on equal ones."""
 
 from __future__ import annotations
 
@@ -67,6 +67,17 @@ def assert_runs(one: str, other: str, federation: Federation, data: DeviceData, 
         "fedga:strength=0",
         "fedga-batch:strength=0",
         "fedga:power=0",
+        "reweight:power=0",
+        "reweight-global:power=0",
+        "focal:gamma=0",
+        "class-balanced:beta=0",
+        "fed-focal:gamma=0:kappa=0",
+        "balanced-softmax:tau=0",
+        "fedlc:tau=0:missing=kept",
+        "fedrs:alpha=1",
+        "fedlmd:beta=0",
+        "fedrs:alpha=1:form=soft",
+        "balancefl:power=1:entropy=0:present=all",
     ],
 )
 def test_without_its_own_term(algorithm: str, settings: dict[str, Any], exact_data: DeviceData) -> None:
@@ -74,10 +85,32 @@ def test_without_its_own_term(algorithm: str, settings: dict[str, Any], exact_da
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_fedga_on_equal_counts(settings: dict[str, Any], exact_data: DeviceData) -> None:
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "fedga",
+        "reweight",
+        "reweight-global",
+        "focal:gamma=0:weighting=inverse",
+        "focal:gamma=0:weighting=effective",
+        "class-balanced",
+        "balanced-softmax",
+        "fedlc",
+        "fedrs",
+        "fedrs:form=soft",
+        "fedvls:suppress=0",
+        "balancefl:power=1:entropy=0",
+    ],
+)
+def test_on_equal_counts(algorithm: str, settings: dict[str, Any], exact_data: DeviceData) -> None:
     federation = make_even_federation(exact_data.dataset)
     assert (federation.class_counts == 6).all()
-    assert_runs("fedga", "fedavg", federation, exact_data, True, **settings)
+    assert_runs(algorithm, "fedavg", federation, exact_data, True, **settings)
+
+
+def test_fedlmd_on_equal_counts_is_fedntd(exact_data: DeviceData) -> None:
+    assert_runs("fedlmd", "fedntd", make_even_federation(exact_data.dataset), exact_data, True)
+    assert_runs("fedlmd", "fedntd", make_uneven_federation(exact_data.dataset), exact_data, False)
 
 
 def test_fedga_on_unequal_counts_does_not(exact_data: DeviceData) -> None:

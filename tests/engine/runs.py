@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.algorithms.base import overrides
+from fedga.algorithms.checking.declared import HOOKS
 from fedga.data.federation import Dataset, Federation
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
@@ -31,8 +32,19 @@ EXACT = {"rtol": 0.0, "atol": 1e-10}
 # Options that make an algorithm differ clearly from FedAvg within three rounds of a small run; others have none.
 _TELLING = {"fedprox": "fedprox:mu=0.5", "climb": "climb:dual_rate=4:epsilon=0.01"}
 TELLING = {name: _TELLING.get(name, name) for name in ALGORITHMS}
+
+
+def _is_a_formula(name: str) -> bool:
+    """Whether an algorithm is a loss of logits, targets and counts, and nothing else."""
+    algorithm = make_algorithm(name)
+    needs = algorithm.needs_global_logits or algorithm.needs_features
+    return not needs and [hook for hook in HOOKS if overrides(algorithm, hook)] == ["local_loss"]
+
+
+# Beside FedGA, nothing but their own formula tells these apart: networks and lanes are proved with the others.
+FORMULAS = [name for name in ALGORITHMS if _is_a_formula(name) and not name.startswith("fedga")]
 # Those that train all parameters of a network, and so may share an engine.
-TOGETHER = [name for name in ALGORITHMS if not overrides(make_algorithm(name), "moves")]
+TOGETHER = [name for name in ALGORITHMS if name not in FORMULAS and not overrides(make_algorithm(name), "moves")]
 
 
 class Mixing(nn.Module):

@@ -19,6 +19,7 @@ from fedga.engine.reference import Reference
 from fedga.engine.stack.lanes import Lane
 from fedga.models import MODELS
 from tests.engine.runs import (
+    FORMULAS,
     TELLING,
     assert_same_state,
     distance,
@@ -56,8 +57,14 @@ def assert_engine_equals_reference(lane: Lane, rounds: int = 3) -> None:
     assert_same_state(state, reference_state(reference, engine))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("model", MODELS)
+EVERYWHERE = [
+    pytest.param(model, name, marks=pytest.mark.long if model == "resnet20" and name in FORMULAS else ())
+    for model in MODELS
+    for name in ALGORITHMS
+]
+
+
+@pytest.mark.parametrize(("model", "algorithm"), EVERYWHERE)
 def test_every_algorithm_on_every_network(algorithm: str, model: str) -> None:
     dataset = samples(SHAPES.get(model, (1, 16, 16)))
     federation = make_federation(dataset, SIZES)

@@ -242,14 +242,17 @@ def test_constants_keep_every_bit_over_many_rounds(pictures_data: DeviceData) ->
 
 
 def test_a_lane_that_diverges_is_reported_and_leaves_the_others_alone(pictures_data: DeviceData) -> None:
-    """Every algorithm with a neighbour of the same algorithm, once tame and once wild: the others agree to the bit."""
+    """Every algorithm with a neighbour of the same algorithm, once tame and once wild: the others agree to the bit.
+
+    The clients of seed 2 hold several classes: on one alone, a loss over the classes that are there is 0.
+    """
 
     def lanes(lr: float, clip: float | None) -> list[Lane]:
         found = []
         for name in TOGETHER:
             settings = {"algorithm": TELLING[name], "server": "momentum", "server_average": 0.2}
             found.append(make_lane(pictures_data.dataset, **settings))
-            found.append(make_lane(pictures_data.dataset, seed=1, lr=lr, clip=clip, **settings))
+            found.append(make_lane(pictures_data.dataset, seed=2, lr=lr, clip=clip, **settings))
         return found
 
     tame, wild = make_engine(lanes(0.1, 5.0), pictures_data), make_engine(lanes(1e30, None), pictures_data)

@@ -26,7 +26,7 @@ HELPER = "POWER = 1\n"
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "focal.py").write_text(FOCAL)
     (tmp_path / "helper.py").write_text(HELPER)
-    (tmp_path / "fedga.toml").write_text('[algorithms]\nfocal = "focal.py:Focal"\n')
+    (tmp_path / "fedga.toml").write_text('[algorithms]\nmy-focal = "focal.py:Focal"\n')
     monkeypatch.setenv("FEDGA_PROJECT", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "helper", raising=False)
@@ -34,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_trains_as_on_the_engine(project: Path) -> None:
-    specs = [make_spec(algorithm="focal:gamma=1")]
+    specs = [make_spec(algorithm="my-focal:gamma=1")]
     grid = by_messages(specs, project / "messages")
     assert_equal_results(on_engine(specs, project / "engine"), project / "messages", specs)
     asked = [message for message, _ in grid.seen if message.metadata.message_type == wire.TRAIN]
@@ -119,7 +119,7 @@ def test_class_counts_stay_where_a_report_does_not_have_them(counting: Path) -> 
 
 
 def test_a_site_without_the_code_says_what_to_install(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = make_spec(algorithm="focal")
+    spec = make_spec(algorithm="my-focal")
     code = code_digest(own_code([spec]))
     _check_code(spec, code)
     (project / "helper.py").write_text("POWER = 2\n")
@@ -129,7 +129,7 @@ def test_a_site_without_the_code_says_what_to_install(project: Path, monkeypatch
     monkeypatch.delenv("FEDGA_PROJECT")
     monkeypatch.chdir(project.parent)
     with pytest.raises(
-        FedGAError, match=r"focal on mlp is code of the server's own, which is not here: install .*copy"
+        FedGAError, match=r"my-focal on mlp is code of the server's own, which is not here: install .*copy"
     ):
         _check_code(spec, code)
     _check_code(make_spec(), "")  # ours need nothing

@@ -69,7 +69,7 @@ def load(data_dir):
 PROJECT = """\
 # what is mine
 [algorithms]
-focal = "parts/focal.py:Focal"  # Lin et al.
+my-focal = "parts/focal.py:Focal"  # Lin et al.
 
 [models]
 wide = "parts/wide.py:wide"
@@ -77,7 +77,7 @@ wide = "parts/wide.py:wide"
 [datasets]
 our-data = "parts/ours.py:load"
 """
-SPEC = RunSpec(algorithm="focal", model="wide", alpha=0.5)
+SPEC = RunSpec(algorithm="my-focal", model="wide", alpha=0.5)
 
 
 @pytest.fixture(autouse=True)
@@ -101,20 +101,20 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_kind_is_found_by_name(project: Path) -> None:
-    assert make_algorithm("focal", gamma="1").gamma == 1.0  # type: ignore[attr-defined]
+    assert make_algorithm("my-focal", gamma="1").gamma == 1.0  # type: ignore[attr-defined]
     assert build_model("wide", (1, 8, 8), 3)(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
     assert load_dataset("OUR_data").train_inputs.shape == (32, 2)
-    assert known_algorithms().keys() == {*ALGORITHMS, "focal"}
+    assert known_algorithms().keys() == {*ALGORITHMS, "my-focal"}
     assert known_models().keys() == {*MODELS, "wide"}
 
 
 def test_code_runs_only_when_its_part_is_asked_for(project: Path) -> None:
     (project / "parts" / "focal.py").write_text("raise ValueError('ran')")
-    assert list(plugins.parts("algorithms")) == ["focal"]
+    assert list(plugins.parts("algorithms")) == ["my-focal"]
     make_algorithm("fedavg")
     build_model("wide", (1, 8, 8), 3)
     with pytest.raises(FedGAError, match="ran"):
-        make_algorithm("focal")
+        make_algorithm("my-focal")
 
 
 def test_the_nearest_project_counts_and_the_variable_before_it(
@@ -128,19 +128,21 @@ def test_the_nearest_project_counts_and_the_variable_before_it(
     assert plugins.parts("algorithms") == {}
     for value in (project, project / "fedga.toml"):
         monkeypatch.setenv(plugins.VARIABLE, str(value))
-        assert list(plugins.parts("algorithms")) == ["focal"]
+        assert list(plugins.parts("algorithms")) == ["my-focal"]
     monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "gone"))
     with pytest.raises(FedGAError, match=r"FEDGA_PROJECT names .*gone, where there is no fedga.toml: correct it"):
         make_algorithm("fedavg")
 
 
 def test_leaving_a_project_leaves_nothing_behind(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_algorithm("focal")
+    make_algorithm("my-focal")
     monkeypatch.chdir(project.parent)
     assert plugins.project_file() is None
-    words = r"unknown algorithm 'focal'.*; one of your own is not looked for: no fedga.toml in .* and FEDGA_PROJECT is"
+    words = (
+        r"unknown algorithm 'my-focal'.*; one of your own is not looked for: no fedga.toml in .* and FEDGA_PROJECT is"
+    )
     with pytest.raises(FedGAError, match=words):
-        make_algorithm("focal")
+        make_algorithm("my-focal")
     with pytest.raises(FedGAError, match=r"unknown model 'wide'.*no fedga.toml in "):
         build_model("wide", (2,), 2)
     with pytest.raises(FedGAError, match=r"unknown data set 'our-data'.*no fedga.toml in "):
@@ -148,13 +150,13 @@ def test_leaving_a_project_leaves_nothing_behind(project: Path, monkeypatch: pyt
 
 
 def test_a_name_in_other_letters_is_the_nearest(project: Path) -> None:
-    with pytest.raises(FedGAError, match=r"unknown algorithm 'FOCAL': did you mean 'focal'\? \(known: [^;]*$"):
-        make_algorithm("FOCAL")
+    with pytest.raises(FedGAError, match=r"unknown algorithm 'MY-FOCAL': did you mean 'my-focal'\? \(known: [^;]*$"):
+        make_algorithm("MY-FOCAL")
 
 
 def test_a_name_of_another_kind_says_whose_it_is(project: Path) -> None:
-    with pytest.raises(FedGAError, match=r"^algorithm focal \(.*\) is no selection rule: give it with --algorithm$"):
-        make_selection("focal")
+    with pytest.raises(FedGAError, match=r"^algorithm my-focal \(.*\) is no selection rule: give it with --algorithm$"):
+        make_selection("my-focal")
     (project / "fedga.toml").write_text('[selections]\nrested = "rested.py:Rested"\n')
     with pytest.raises(FedGAError, match=r"^selection rule rested \(.*\) is no algorithm: give it with --select$"):
         make_algorithm("rested")
@@ -166,7 +168,7 @@ def test_a_broken_file_is_met_only_where_it_is_named(project: Path) -> None:
     (project / "fedga.toml").write_text(text)
     listed = done("algorithms --format json")
     assert {row["algorithm"] for row in json.loads(listed.out)} == ALGORITHMS.keys()
-    assert "your own are not run unless you name them: fedga algorithms focal,broken" in listed.err
+    assert "your own are not run unless you name them: fedga algorithms my-focal,broken" in listed.err
     assert "parts/broken.py" in fedga("algorithms fedavg,broken").complaint
 
 
@@ -200,7 +202,7 @@ def test_a_network_that_cannot_be_mapped_is_refused_before_anything_is_said(proj
 
 
 def test_processes_that_work_elsewhere_find_the_same_parts(project: Path) -> None:
-    script = "from fedga.algorithms import make_algorithm; print(make_algorithm('focal'))"
+    script = "from fedga.algorithms import make_algorithm; print(make_algorithm('my-focal'))"
     environment = os.environ | plugins.child_env()
     answer = subprocess.run(
         [sys.executable, "-c", script], cwd="/", env=environment, capture_output=True, text=True, check=True
@@ -217,16 +219,16 @@ def test_a_project_that_others_can_write_is_not_run(project: Path, monkeypatch: 
     monkeypatch.chdir(below)  # of a folder above, such as /tmp, one need not even know
     assert plugins.project_file() is None
     monkeypatch.setenv(plugins.VARIABLE, str(file))
-    assert make_algorithm("focal")
+    assert make_algorithm("my-focal")
 
 
 def test_a_file_that_others_can_write_is_not_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "parts" / "focal.py").chmod(0o666)
     with pytest.raises(FedGAError, match=r"focal.py belongs to another user, or everybody may write it, .* if you tr"):
-        make_algorithm("focal")
+        make_algorithm("my-focal")
     assert build_model("wide", (1, 8, 8), 3) is not None
     monkeypatch.setenv(plugins.VARIABLE, str(project))
-    assert make_algorithm("focal")
+    assert make_algorithm("my-focal")
 
 
 def test_parts_in_two_folders_have_helpers_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,10 +267,10 @@ def test_a_change_in_a_package_beside_the_part_is_noticed(line: str, changed: st
         (library / file).write_text(text)
     part = project / "parts" / "focal.py"
     part.write_text(f"{line}\n{part.read_text()}")
-    before = plugins.parts("algorithms")["focal"].digest()
-    assert plugins.parts("algorithms")["focal"].digest() == before
+    before = plugins.parts("algorithms")["my-focal"].digest()
+    assert plugins.parts("algorithms")["my-focal"].digest() == before
     (library / changed).write_text("K = D = 3\n")
-    assert plugins.parts("algorithms")["focal"].digest() != before
+    assert plugins.parts("algorithms")["my-focal"].digest() != before
 
 
 def test_a_change_of_the_file_or_of_what_it_imports_is_seen(project: Path) -> None:
@@ -277,15 +279,15 @@ def test_a_change_of_the_file_or_of_what_it_imports_is_seen(project: Path) -> No
         from fedga.algorithms import Batch
 
         batch = Batch(logits, targets, torch.ones(1), torch.ones(2))
-        return make_algorithm("focal", gamma=1).local_loss(batch).item()
+        return make_algorithm("my-focal", gamma=1).local_loss(batch).item()
 
-    before, digest = loss(), plugins.parts("algorithms")["focal"].digest()
+    before, digest = loss(), plugins.parts("algorithms")["my-focal"].digest()
     (project / "parts" / "helper.py").write_text("POWER = 2\n")
     assert loss() < before
-    assert plugins.parts("algorithms")["focal"].digest() != digest
+    assert plugins.parts("algorithms")["my-focal"].digest() != digest
     (project / "parts" / "helper.py").write_text("POWER = 1\n")
     assert loss() == before
-    assert plugins.parts("algorithms")["focal"].digest() == digest
+    assert plugins.parts("algorithms")["my-focal"].digest() == digest
 
 
 TOML = {
@@ -360,7 +362,7 @@ def test_mistakes_in_the_file_of_an_algorithm(mistake: str, project: Path) -> No
     text, words = FILES[mistake]
     (project / "parts" / "focal.py").write_text(text)
     with pytest.raises(FedGAError, match=words):
-        make_algorithm("focal")
+        make_algorithm("my-focal")
 
 
 def test_mistakes_of_other_parts(project: Path) -> None:
@@ -391,8 +393,8 @@ def test_mistakes_of_other_parts(project: Path) -> None:
         with pytest.raises(FedGAError, match=f"the test split of data set our-data .*{words}"):
             load_dataset("our-data")
     (project / "parts" / "focal.py").unlink()
-    with pytest.raises(FedGAError, match=r"algorithm focal .*fedga.toml line 3.*: there is no file .*focal.py"):
-        make_algorithm("focal")
+    with pytest.raises(FedGAError, match=r"algorithm my-focal .*fedga.toml line 3.*: there is no file .*focal.py"):
+        make_algorithm("my-focal")
 
 
 def test_modules_and_installed_packages(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +424,7 @@ def test_modules_and_installed_packages(project: Path, monkeypatch: pytest.Monke
 
 
 def test_a_folder_refuses_other_code_than_it_was_made_with(project: Path) -> None:
-    command = f"run {SMALL} --algorithm fedavg,focal --model wide"
+    command = f"run {SMALL} --algorithm fedavg,my-focal --model wide"
     done(f"{command} --out results")
     assert "2 of them finished already" in done(f"{command} --out results").err
     with (project / "parts" / "helper.py").open("a") as file:
@@ -436,11 +438,11 @@ def test_a_folder_refuses_other_code_than_it_was_made_with(project: Path) -> Non
 
 
 def test_changed_code_gets_another_folder_by_itself(project: Path) -> None:
-    done(f"run {SMALL} --algorithm focal")
-    done(f"run {SMALL} --algorithm focal")
+    done(f"run {SMALL} --algorithm my-focal")
+    done(f"run {SMALL} --algorithm my-focal")
     assert len(list(Path("runs").iterdir())) == 1
     (project / "parts" / "helper.py").write_text("POWER = 3\n")
-    done(f"run {SMALL} --algorithm focal")
+    done(f"run {SMALL} --algorithm my-focal")
     assert len(list(Path("runs").iterdir())) == 2
 
 
@@ -448,7 +450,7 @@ def test_runs_of_ours_depend_on_no_code_of_the_users(project: Path, tmp_path: Pa
     ours = RunSpec(alpha=0.5)
     assert own_code([ours]) == {}
     assert code_digest({}) == ""
-    assert [part.name for part in own_code([ours, SPEC])] == ["focal", "wide"]
+    assert [part.name for part in own_code([ours, SPEC])] == ["my-focal", "wide"]
     with Store(tmp_path / "store") as store:
         store.register([ours], {ours.run_id: "data"})
         (project / "parts" / "focal.py").write_text("POWER = 3\n")
@@ -459,23 +461,23 @@ def test_runs_of_ours_depend_on_no_code_of_the_users(project: Path, tmp_path: Pa
 
 
 def test_own_algorithms_are_listed_with_their_costs_and_in_the_hints(project: Path) -> None:
-    rows = {row["algorithm"]: row for row in json.loads(done("algorithms fedga,focal --format json").out)}
-    assert rows["focal"]["defined_in"] == "parts/focal.py"
-    assert rows["focal"]["options"] == {"gamma": 2.0}
+    rows = {row["algorithm"]: row for row in json.loads(done("algorithms fedga,my-focal --format json").out)}
+    assert rows["my-focal"]["defined_in"] == "parts/focal.py"
+    assert rows["my-focal"]["options"] == {"gamma": 2.0}
     assert rows["fedga"]["defined_in"] == ""
-    assert "parts/focal.py" in done("algorithms focal").out
-    assert "did you mean 'focal'?" in fedga(f"run {SMALL} --algorithm focall").complaint
-    assert "the engine gives the model of the plain loop" in done("algorithms --check focal").out
+    assert "parts/focal.py" in done("algorithms my-focal").out
+    assert "did you mean 'my-focal'?" in fedga(f"run {SMALL} --algorithm my-focall").complaint
+    assert "the engine gives the model of the plain loop" in done("algorithms --check my-focal").out
     shown = subprocess.run([sys.executable, "-m", "fedga", "run", "--help"], capture_output=True, text=True, check=True)
-    assert "focal" in shown.stdout
+    assert "my-focal" in shown.stdout
     assert "our-data" in shown.stdout
 
 
 def test_a_faulty_algorithm_is_refused_before_anything_is_trained(project: Path) -> None:
     text = FOCAL.replace("(1 - torch.exp(-loss))", "(1 - torch.exp(-loss.mean()))")
     (project / "parts" / "focal.py").write_text(text)
-    complaint = fedga(f"run {SMALL} --algorithm focal --out results").complaint
-    assert complaint.startswith("algorithm focal: local_loss reads padding")
+    complaint = fedga(f"run {SMALL} --algorithm my-focal --out results").complaint
+    assert complaint.startswith("algorithm my-focal: local_loss reads padding")
     assert not Path("results").exists()
 
 
@@ -485,13 +487,13 @@ def test_a_file_given_instead_of_a_name(project: Path) -> None:
 
 
 def test_a_page_of_runs_whose_algorithm_is_gone(project: Path) -> None:
-    done(f"run {SMALL} --algorithm fedavg,focal --out results")
+    done(f"run {SMALL} --algorithm fedavg,my-focal --out results")
     done("report results")
     page = Path("results/report.html").read_text()
-    assert "focal" in page
+    assert "my-focal" in page
     assert "gamma=2" in page
     (project / "parts" / "focal.py").write_text("broken = = 1\n")
     done("report results")
     page = Path("results/report.html").read_text()
-    assert "focal" in page
+    assert "my-focal" in page
     assert "gamma=2" not in page

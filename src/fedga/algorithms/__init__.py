@@ -3,20 +3,30 @@
 from typing import Any
 
 from fedga import plugins
-from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Sent, Server, Setup, Trained, option
+from fedga.algorithms.balanced_softmax import BalancedSoftmax
+from fedga.algorithms.balancefl import BalanceFL
+from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Sent, Server, Setup, Trained, choice, option
 from fedga.algorithms.checking.declared import check_declarations, check_options, check_overrides
+from fedga.algorithms.class_balanced import ClassBalanced
 from fedga.algorithms.climb import CLIMB
+from fedga.algorithms.fed_focal import FedFocal
 from fedga.algorithms.fedavg import FedAvg
 from fedga.algorithms.feddyn import FedDyn
 from fedga.algorithms.fedga import FedGA, FedGABatch
+from fedga.algorithms.fedlc import FedLC
+from fedga.algorithms.fedlmd import FedLMD
 from fedga.algorithms.fednh import FedNH
 from fedga.algorithms.fedntd import FedNTD
 from fedga.algorithms.fedprox import FedProx
 from fedga.algorithms.fedrl import FedRL
+from fedga.algorithms.fedrs import FedRS
 from fedga.algorithms.fedsam import FedSAM
+from fedga.algorithms.fedvls import FedVLS
+from fedga.algorithms.focal import Focal
 from fedga.algorithms.options import with_options
 from fedga.algorithms.parameters import Parameters
 from fedga.algorithms.resample import Resample
+from fedga.algorithms.reweight import Reweight, ReweightGlobal
 from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.errors import FedGAError
 
@@ -31,6 +41,7 @@ __all__ = [
     "Server",
     "Setup",
     "Trained",
+    "choice",
     "known_algorithms",
     "make_algorithm",
     "option",
@@ -50,6 +61,17 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedsam": FedSAM,
     "fednh": FedNH,
     "resample": Resample,
+    "reweight": Reweight,
+    "reweight-global": ReweightGlobal,
+    "focal": Focal,
+    "class-balanced": ClassBalanced,
+    "fed-focal": FedFocal,
+    "balanced-softmax": BalancedSoftmax,
+    "fedlc": FedLC,
+    "fedrs": FedRS,
+    "fedlmd": FedLMD,
+    "fedvls": FedVLS,
+    "balancefl": BalanceFL,
 }
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from fedga.algorithms.legacy import adapt_hooks
 from fedga.algorithms.parameters import Parameters
 from fedga.common.ranges import Number
+from fedga.errors import check_known
 
 Tensors = Mapping[str, Tensor]
 
@@ -30,6 +31,11 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Per sample, ``[..., classes], [...] -> [...]``."""
     flat = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return flat.view(targets.shape)
+
+
+def among(logits: Tensor, classes: Tensor) -> Tensor:
+    """The logits of some ``classes`` (True); all others are so low that softmax gives them 0, and still finite."""
+    return torch.where(classes, logits, torch.finfo(logits.dtype).min / 2)
 
 
 def option(default: float, **bounds: float) -> Any:
@@ -45,6 +51,31 @@ def option(default: float, **bounds: float) -> Any:
     """
     whole = isinstance(default, int)
     return field(default=default, metadata={"range": Number(whole=whole, **bounds)})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The texts that an option may be."""
+
+    names: tuple[str, ...]
+
+    def check(self, where: str, value: Any) -> None:
+        owner, _, name = where.partition(": ")
+        check_known(f"{name} of {owner}", str(value), self.names)
+
+
+def choice(default: str, *others: str) -> Any:
+    """An option that is one of a few texts: ``form: str = choice("hard", "soft")``.
+
+    >>> @dataclass(frozen=True)
+    ... class Restricted(Algorithm):
+    ...     form: str = choice("hard", "soft")
+    >>> Restricted(form="sofd")
+    Traceback (most recent call last):
+        ...
+    fedga.errors.FedGAError: unknown form of Restricted 'sofd': did you mean 'soft'? (known: hard, soft)
+    """
+    return field(default=default, metadata={"range": Choice((default, *others))})
 
 
 def overrides(part: Any, hook: str) -> bool:
@@ -182,7 +213,7 @@ SIZES = ("1", "classes", "parameters", "features")
 class Algorithm:
     """FedAvg, and the base of all others. A subclass's dataclass fields are its options (``fedprox:mu=0.01``).
 
-    One declared by `option` has a range.
+    One declared by `option` has a range, one declared by `choice` is one of a few texts.
     """
 
     citation: ClassVar[str] = ""

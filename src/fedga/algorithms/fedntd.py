@@ -7,11 +7,10 @@ Lee, Jeong, Shin, Bae and Yun. Preservation of the Global Knowledge by Not-True 
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, Batch, cross_entropy, option
+from fedga.algorithms.base import Algorithm, Batch, among, cross_entropy, option
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class FedNTD(Algorithm):
         return cross_entropy(batch.logits, batch.targets) + self.beta * self.tau**2 * distance
 
     def _not_true(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Log-probabilities over the other classes; the true one gets a finite logit so low that its share is 0."""
-        true = F.one_hot(targets, logits.shape[-1]).bool()
-        others = torch.where(true, torch.finfo(logits.dtype).min / 2, logits / self.tau)
-        return F.log_softmax(others, dim=-1)
+        """Log-probabilities over the other classes."""
+        others = ~F.one_hot(targets, logits.shape[-1]).bool()
+        return F.log_softmax(among(logits / self.tau, others), dim=-1)

@@ -12,24 +12,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Algorithm, option
-from fedga.errors import unknown_name
-
-EPOCHS = ("same", "over", "under")
+from fedga.algorithms.base import Algorithm, choice, option
 
 
 @dataclass(frozen=True)
 class Resample(Algorithm):
     power: float = option(0.0, least=0, most=1)
-    epoch: str = "same"
+    epoch: str = choice("same", "over", "under")
 
     citation: ClassVar[str] = "Kang et al. 2020"
     stacks: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epoch not in EPOCHS:
-            raise unknown_name("epoch of resample", str(self.epoch), EPOCHS)
 
     def class_rates(self, class_counts: Tensor) -> Tensor:
         return torch.where(class_counts > 0, class_counts.clamp(min=1) ** self.power, 0.0)

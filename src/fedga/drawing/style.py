@@ -32,6 +32,7 @@ LOST, GAINED = "#d55e00", "#0072b2"  # accuracy that local training took or gave
 # Name on the command line -> name in the literature, colour, marker; in the order of every legend.
 _LINES = Path(__file__).with_name("algorithms.csv").read_text("utf-8").splitlines()
 _ALGORITHMS = {name: look for name, *look in (line.split(",") for line in _LINES)}
+ALGORITHM_NAMES = tuple(_ALGORITHMS)
 _OTHERS = ("#882255", "#44aa99", "#332288", "#aa4499", "#661100", "#7f7f7f")  # algorithms of other packages
 _OTHER_MARKERS = ("<", ">", "p", "h", "d", "8")
 _PRESET_LINES = {"strong": (0, (4.5, 1.6))}

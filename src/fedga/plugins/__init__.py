@@ -4,7 +4,7 @@ The project file is the ``fedga.toml`` of the folder one works in, or of the nea
 names another. It has a table per kind of part, of names and where each is defined::
 
     [algorithms]
-    focal = "focal.py:Focal"     # a file, relative to fedga.toml, or "package.module:Class"
+    my-focal = "my_focal.py:MyFocal"  # a file, relative to fedga.toml, or "package.module:Class"
 
 Code of a part is run when the part is asked for, not before; everything that trains or evaluates asks for metrics. What
 a received file or message names is looked up in the project file and nowhere else (`received_part`). A project file, or

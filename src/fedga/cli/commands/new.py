@@ -1,7 +1,7 @@
 """`fedga new`: a part of one's own: a file that works as it is, its test, and its name in ``fedga.toml``.
 
 The files are ``cli/templates/KIND.txt``, and ``templates.toml`` beside them has a table for each; ``{name}``,
-``{module}`` and ``{title}`` stand for focal-loss, focal_loss and FocalLoss.
+``{module}`` and ``{title}`` stand for my-focal, my_focal and MyFocal.
 """
 
 import ast
@@ -38,7 +38,7 @@ app = typer.Typer(
 )
 LONGEST_NAME = 100  # file systems take 255 bytes, and the test's name is longer
 _LOADED_UNASKED = ("conftest", "sitecustomize", "usercustomize")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What you call it on the command line, such as focal.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What you call it on the command line, such as my-focal.")]
 Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files go.", show_default="here")]
 
 
@@ -121,7 +121,7 @@ def _check(template: Template, name: str, module: str, folder: Path) -> None:
         long = f"the name {quoted(name, most=20)} has {len(name)} letters"
         raise FedGAError(f"{long}: choose one of at most {LONGEST_NAME}")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or keyword.iskeyword(module) or module.endswith("_"):
-        raise FedGAError(f"{name!r} cannot be a name: use letters, digits, - and _, such as focal-loss")
+        raise FedGAError(f"{name!r} cannot be a name: use letters, digits, - and _, such as my-focal")
     taken: dict[str, Collection[str]] = {"algorithms": ALGORITHMS, "models": MODELS, "metrics": COLUMNS}
     taken |= {"partitions": PARTITIONS, "selections": SELECTIONS, "servers": SERVERS}
     if find_source(name) is not None if template.kind == "datasets" else name in taken[template.kind]:

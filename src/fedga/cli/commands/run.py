@@ -11,6 +11,7 @@ import typer
 
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, Engines, Program, Threads, Track, own_option, prepare, train
+from fedga.drawing.style import ALGORITHM_NAMES
 from fedga.errors import FedGAError
 from fedga.plugins import KINDS, parts
 from fedga.spec.catalog import SOURCES
@@ -58,10 +59,7 @@ def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
 
 # Names whose registries are not settings; `fedga data list` and `fedga algorithms` say more.
 NAMES: Mapping[str, Sequence[str]] = {
-    "algorithm": (
-        *("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
-        *("feddyn", "fedsam", "fednh", "resample"),
-    ),
+    "algorithm": ALGORITHM_NAMES,
     "select": ("uniform", "in-turn", "balanced", "bandit"),
     "dataset": tuple(SOURCES),
     "model": ("mlp", "lenet", "resnet20", "package.module:Class"),
