@@ -3,12 +3,17 @@
 from typing import Any
 
 from fedga import plugins
+from fedga.algorithms.astraea import Astraea
 from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Sent, Server, Setup, Trained, option
 from fedga.algorithms.checking.declared import check_declarations, check_options, check_overrides
 from fedga.algorithms.climb import CLIMB
+from fedga.algorithms.fedacg import FedACG
 from fedga.algorithms.fedavg import FedAvg
 from fedga.algorithms.feddyn import FedDyn
+from fedga.algorithms.fedexp import FedExP
 from fedga.algorithms.fedga import FedGA, FedGABatch
+from fedga.algorithms.fedinit import FedInit
+from fedga.algorithms.fedlesam import FedLESAM
 from fedga.algorithms.fednh import FedNH
 from fedga.algorithms.fedntd import FedNTD
 from fedga.algorithms.fedprox import FedProx
@@ -50,6 +55,11 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedsam": FedSAM,
     "fednh": FedNH,
     "resample": Resample,
+    "fedacg": FedACG,
+    "fedlesam": FedLESAM,
+    "fedexp": FedExP,
+    "fedinit": FedInit,
+    "astraea": Astraea,
 }
 
 

@@ -161,10 +161,13 @@ class Reference:
         if algorithm.finishes and self.round == self.spec.rounds:
             self._finish()
 
-    def _select(self) -> Tensor:
+    def _draws(self) -> Tensor:
         keys = [streams.key(self.spec.seed, "clients", self.round, k) for k in range(self.federation.num_clients)]
-        draws = streams.uniform(torch.tensor(keys))
-        there = self.lane.availability.present(self.spec.seed, self.round, len(keys))
+        return streams.uniform(torch.tensor(keys))
+
+    def _select(self) -> Tensor:
+        draws = self._draws()
+        there = self.lane.availability.present(self.spec.seed, self.round, len(draws))
         legacy = getattr(self.algorithm, "select", None)
         if legacy is not None and type(self.selection).__name__ == "Uniform":
             chosen = legacy(self.state, torch.where(there, draws, 2.0), self.spec.active)
@@ -183,12 +186,13 @@ class Reference:
             server = self._server(_vector(self.model))
             groups = self.algorithm.groups(server, clients, self.class_counts[clients]).tolist()
         newest: dict[int, nn.Module] = {}
-        models, reports = [], []
-        for k, group in zip(clients.tolist(), groups, strict=True):
-            newest[group], report = self._train_client(k, received, newest.get(group, self.model))
-            models.append(newest[group])
-            reports.append(report)
-        return models, [newest[group] for group in groups], reports
+        done: dict[int, tuple[nn.Module, dict[str, Tensor]]] = {}
+        together, draws = list(zip(clients.tolist(), groups, strict=True)), self._draws()
+        for k, group in sorted(together, key=lambda pair: draws[pair[0]].item()):
+            done[k] = self._train_client(k, received, newest.get(group, self.model))
+            newest[group] = done[k][0]
+        models, reports = zip(*(done[k] for k, _ in together), strict=True)
+        return list(models), [newest[group] for group in groups], list(reports)
 
     def _train_client(self, k: int, received: Tensors, model: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
         spec, algorithm = self.spec, self.algorithm
@@ -342,6 +346,9 @@ class Reference:
         if spec.server == "momentum":
             state["first"] = 0.9 * state["first"] + update
             return params + rate * state["first"]
+        if spec.server == "adagrad":
+            state["second"] = state["second"] + update**2
+            return params + rate * update / (state["second"].sqrt() + 1e-3)
         state["first"] = 0.9 * state["first"] + 0.1 * update
         if spec.server == "adam":
             state["second"] = 0.99 * state["second"] + 0.01 * update**2

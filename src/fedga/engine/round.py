@@ -84,8 +84,8 @@ def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Tra
     chosen = Chosen(asked.chosen.clients[:, : counts[0] if counts else None])
     groups = server.groups(asked.round, chosen)
     members: dict[int, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
+    for place in server.training_order(asked.round, chosen):
+        members.setdefault(groups[place], []).append(place)
     done: list[tuple[list[int], TrainResult]] = []
     last: dict[int, tuple[Tensor, Tensor]] = {}  # the newest model of every group
     for turn in zip_longest(*members.values()):

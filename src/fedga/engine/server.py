@@ -188,6 +188,11 @@ class ServerSide:
         found = self._of_servers(segment, segment.algorithm.groups, round_number, chosen.clients, own)
         return [int(group) for group in found[0].tolist()]
 
+    def training_order(self, round_number: int, chosen: Chosen) -> list[int]:
+        """Places of the chosen clients of the only lane by the round's draws, whatever order a rule chose them in."""
+        draws = schedule.client_draws(self.seeds, round_number, self.num_clients, self.device)
+        return draws[0, chosen.clients[0]].argsort(stable=True).tolist()
+
     # --- after clients have trained ----------------------------------------------------------------------------------
 
     def weights(self, clients: Tensor, sizes: Tensor, counts: list[int] | None = None) -> tuple[Tensor, Tensor]:

@@ -61,6 +61,7 @@ NAMES: Mapping[str, Sequence[str]] = {
     "algorithm": (
         *("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
         *("feddyn", "fedsam", "fednh", "resample"),
+        *("fedacg", "fedlesam", "fedexp", "fedinit", "astraea"),
     ),
     "select": ("uniform", "in-turn", "balanced", "bandit"),
     "dataset": tuple(SOURCES),
