@@ -31,8 +31,10 @@ EXACT = {"rtol": 0.0, "atol": 1e-10}
 # Options that make an algorithm differ clearly from FedAvg within three rounds of a small run; others have none.
 _TELLING = {"fedprox": "fedprox:mu=0.5", "climb": "climb:dual_rate=4:epsilon=0.01"}
 TELLING = {name: _TELLING.get(name, name) for name in ALGORITHMS}
-# Those that train all parameters of a network, and so may share an engine.
-TOGETHER = [name for name in ALGORITHMS if not overrides(make_algorithm(name), "moves")]
+# Those that train all parameters of a network, and all clients at once, and so may share an engine.
+TOGETHER = [
+    name for name, kind in ALGORITHMS.items() if not any(overrides(kind(), hook) for hook in ("moves", "groups"))
+]
 
 
 class Mixing(nn.Module):

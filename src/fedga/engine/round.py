@@ -25,6 +25,13 @@ class Survey:
 
 
 @dataclass(frozen=True)
+class Losses:
+    """Every client's loss, where a rule of selection asks; answered by ``[lanes, clients]`` or None per segment."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class Train:
     """Local training of the chosen clients; answered by `TrainResult`, or by None where every model has diverged."""
 
@@ -43,7 +50,7 @@ class Finish:
     round: int
 
 
-Question = Survey | Train | Finish
+Question = Survey | Losses | Train | Finish
 Asking = Generator[Question, Any, list[LaneRound]]
 
 
@@ -58,8 +65,12 @@ def play_round(
     if any(segment.algorithm.evaluates_all_clients for segment in server.segments):
         with profile.span(ASKING):
             surveys = yield Survey(number)
+    losses = surveys
+    if any(segment.selection.needs_losses for segment in server.segments):
+        with profile.span(ASKING):
+            losses = yield Losses(number)
     with profile.span(DATA):
-        chosen = server.select(number, absent())
+        chosen = server.select(number, absent(), losses)
     with profile.span(ASKING):
         received = server.broadcast(number)
     asked = Train(number, chosen, received, examine, server.inspects)

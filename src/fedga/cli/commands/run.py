@@ -63,7 +63,7 @@ NAMES: Mapping[str, Sequence[str]] = {
         *("feddyn", "fedsam", "fednh", "resample"),
         *("fedacg", "fedlesam", "fedexp", "fedinit", "astraea"),
     ),
-    "select": ("uniform", "in-turn", "balanced", "bandit"),
+    "select": ("uniform", "in-turn", "balanced", "bandit", "swap-balanced", "power-of-choice"),
     "dataset": tuple(SOURCES),
     "model": ("mlp", "lenet", "resnet20", "package.module:Class"),
     "preset": PRESETS,
