@@ -28,4 +28,4 @@ class PowerOfChoice(Selection):
         assert choice.losses is not None
         sampled = torch.where(choice.available, choice.draws, torch.inf).argsort(stable=True).argsort()
         candidate = sampled < (self.candidates or 2 * choice.active)
-        return choice.smallest(torch.where(candidate, -choice.losses.double(), 1e100 + 1e90 * sampled))
+        return choice.smallest(torch.where(candidate, -choice.losses.double(), 1e100 * (1 + sampled.double())))

@@ -39,17 +39,17 @@ class SwapBalanced(InTurn):
         counts, place = choice.class_counts.double(), torch.arange(len(rounds), device=rounds.device)
         numbers = torch.arange(len(rounds) // choice.active + 2, device=rounds.device)
         stays = (rounds == 0) & (turn * len(rounds) % choice.active > 0)  # they fill up the last round of another turn
+        pools = (rounds == numbers[:, None]).double() @ counts  # [rounds, classes]
         for client in list(range(len(rounds))) * self.sweeps:
-            pools = (rounds == numbers[:, None]).double() @ counts  # [rounds, classes]
-            here, moves = pools[rounds[client]], counts - counts[client]
-            there = pools[rounds]
-            change = uneven(here + moves) + uneven(there - moves) - uneven(here) - uneven(there)
-            change = torch.where(stays | stays[client] | (rounds == rounds[client]), 0.0, change)
+            own, moves = rounds[client], counts - counts[client]
+            here, there = pools[own], pools[rounds]
+            change = uneven(here + moves) + uneven(there - moves) - uneven(here) - uneven(pools)[rounds]
+            change = torch.where(stays | stays[client] | (rounds == own), 0.0, change)
             best = (change * 1e9).round().argmin()  # what differs by rounding alone is equal on every machine
-            swap = change[best] < -1e-9
-            there_now = rounds[best]
-            moved = torch.where(place == client, there_now, torch.where(place == best, rounds[client], rounds))
-            rounds = torch.where(swap, moved, rounds)
+            other = torch.where(change[best] < -1e-9, rounds[best], own)  # the client's own where no swap helps
+            gained = (numbers == own).double() - (numbers == other).double()
+            pools = pools + gained[:, None] * moves[best]
+            rounds = torch.where(place == client, other, torch.where((place == best) & (other != own), own, rounds))
         return rounds
 
 
