@@ -184,6 +184,9 @@ def test_astraea_weighs_rare_classes_up_and_abundant_ones_down() -> None:
     per_client = torch.tensor([totals]) * torch.tensor([[0.3], [0.7]])
     weights = astraea.broadcast(server_of(torch.zeros(1), {"class_counts": per_client}))["class_weights"]
     torch.testing.assert_close(weights, torch.tensor(expected))
+    half = torch.cat([per_client, torch.zeros(2, 6)])  # two of four clients seen
+    weights = astraea.broadcast(server_of(torch.zeros(1), {"class_counts": half}))["class_weights"]
+    torch.testing.assert_close(weights, torch.tensor(expected).sqrt())
     even = astraea.broadcast(server_of(torch.zeros(1), {"class_counts": torch.full((2, 6), 7.0)}))["class_weights"]
     assert torch.equal(even, torch.ones(6))
 

@@ -6,6 +6,7 @@ samples of class y among the clients seen so far, mean m and deviation s over cl
 ``t_a = -1 / t_d``, a sample of class y counts ``(m - s √(z_y t_a)) / C_y`` fold where ``z_y < t_a``, and
 ``(m + s √(z_y t_d)) / C_y`` where ``z_y > t_d``. The paper copies samples of the former, augmented, and drops some of
 the latter; these are weights in the loss here, the same in the mean, and ``--augment`` changes pictures of all classes.
+They begin at 1, and are raised to the power of the share of clients seen.
 Duan, Liu, Chen, Liu, Tan and Liang. Self-Balancing Federated Learning with Global Imbalanced Data in Mobile Systems.
 IEEE TPDS 32 (1), 2021, Algorithms 1 and 2, with one pass through a mediator in a round.
 """
@@ -58,7 +59,9 @@ class Astraea(Algorithm):
         return {"class_counts": setup.params.new_zeros(setup.num_clients, setup.num_classes)}
 
     def broadcast(self, server: Server) -> dict[str, Tensor]:
-        return {"class_weights": self._class_weights(server.state["class_counts"].sum(0))}
+        counts = server.state["class_counts"]
+        seen = (counts.sum(1) > 0).to(counts.dtype).mean()  # few clients say little about what is rare
+        return {"class_weights": self._class_weights(counts.sum(0)) ** (self.rebalance * seen)}
 
     def _class_weights(self, totals: Tensor) -> Tensor:
         mean, deviation = totals.mean(), totals.std(correction=0)
@@ -66,7 +69,7 @@ class Astraea(Algorithm):
         more = mean - deviation * (z / -self.threshold).clamp(min=0).sqrt()
         fewer = mean + deviation * (z * self.threshold).clamp(min=0).sqrt()
         wanted = torch.where(z < -1 / self.threshold, more, torch.where(z > self.threshold, fewer, totals))
-        return torch.where(totals > 0, wanted.clamp(min=0) / totals.clamp(min=1), 1.0) ** self.rebalance
+        return torch.where(totals > 0, wanted.clamp(min=0) / totals.clamp(min=1), 1.0)
 
     def local_loss(self, batch: Batch) -> Tensor:
         return batch.received["class_weights"][batch.targets] * cross_entropy(batch.logits, batch.targets)

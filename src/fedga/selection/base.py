@@ -56,7 +56,7 @@ class Selection:
 
     citation: ClassVar[str] = ""
     needs_class_counts: ClassVar[bool] = False  # every client's samples of every class: it reveals them
-    needs_losses: ClassVar[bool] = False  # before each round every client evaluates the global model: it reveals that
+    needs_losses: ClassVar[bool] = False  # every client's loss of the global model, before each round: it reveals it
     auxiliary_samples: ClassVar[int] = 0  # samples of each class that the server must hold, for `inspect`
     reads_head: ClassVar[bool] = False  # whether `inspect` reads the head: then it has to be trained and sent
     reveals: ClassVar[str] = "nothing about a client"
