@@ -8,7 +8,7 @@ samples of class y among the clients seen so far, mean m and deviation s over cl
 the latter; these are weights in the loss here, the same in the mean, and ``--augment`` changes pictures of all classes.
 They begin at 1, and are raised to the power of the share of clients seen.
 Duan, Liu, Chen, Liu, Tan and Liang. Self-Balancing Federated Learning with Global Imbalanced Data in Mobile Systems.
-IEEE TPDS 32 (1), 2021, Algorithms 1 and 2, with one pass through a mediator in a round.
+IEEE TPDS 32 (1), 2021; with one pass through a mediator in a round.
 """
 
 from dataclasses import dataclass

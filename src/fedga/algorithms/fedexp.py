@@ -2,7 +2,7 @@
 
 The mean update goes into the server's step ``max(1, Σ_k ||Δ_k||² / (2 M (||mean Δ||² + ε)))`` times, with M the number
 of clients in the round. The mean of the squares is over clients, so that their sum is all that the server needs.
-Jhunjhunwala, Wang and Joshi. FedExP: Speeding Up Federated Averaging via Extrapolation. ICLR 2023, Eq. (6); they
+Jhunjhunwala, Wang and Joshi. FedExP: Speeding Up Federated Averaging via Extrapolation. ICLR 2023, Algorithm 1; they
 evaluate the mean of the last two models, here ``--server-average`` is such a mean.
 """
 

@@ -1,8 +1,8 @@
 """Some clients are sampled as candidates, and those of them with the largest loss of the global model take part.
 
-``candidates`` of 0 are twice as many as take part. They are sampled uniformly; in the paper by their share of samples.
-Every client evaluates the model before a round.
-Cho, Wang and Joshi. Towards Understanding Biased Client Selection in Federated Learning. AISTATS 2022, section 4
+With ``candidates`` of 0 they are twice as many as take part. They are sampled uniformly, in the paper by their share of
+samples. Every client evaluates the model before a round.
+Cho, Wang and Joshi. Towards Understanding Biased Client Selection in Federated Learning. AISTATS 2022
 (first as Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies. 2020).
 """
 

@@ -1,4 +1,4 @@
-"""Every client once per turn, in an order in which clients have changed places until each round's classes are even.
+"""Every client once per turn, in an order in which clients swap places so that each round's classes are even.
 
 A turn begins with a random order, cut into rounds. Then every client is swapped with the one of another round with
 which that lowers most the sum over rounds of the squared distance between the classes of a round's clients and the
