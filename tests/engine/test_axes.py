@@ -71,10 +71,10 @@ def test_every_axis_changes_something(pictures: Dataset, pictures_data: DeviceDa
 
 
 def test_lanes_with_other_axes_beside_it_change_nothing(pictures: Dataset, exact_data: DeviceData) -> None:
-    every = [
-        make_lane(pictures, diagnose_every=0, seed=seed, **axes)
-        for seed, axes in enumerate([{"select": "in-turn"}, {"availability": "0.4"}, {"centralize": True}, {}])
-    ]
+    rules = ("in-turn", "swap-balanced", "power-of-choice", "bandit:estimate=auxiliary")
+    settings: list[dict[str, Any]] = [*({"select": rule} for rule in rules), {"availability": "0.4"}, {}]
+    settings += [{"select": "swap-balanced"}, {"centralize": True}]
+    every = [make_lane(pictures, diagnose_every=0, seed=seed, **axes) for seed, axes in enumerate(settings)]
     from fedga.engine.stack.lanes import in_engine_order
 
     together = train(in_engine_order(every), exact_data, 3)
