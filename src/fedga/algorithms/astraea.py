@@ -40,7 +40,7 @@ class Astraea(Algorithm):
     citation: ClassVar[str] = "Duan et al. 2021"
     downloads: ClassVar[tuple[Sent, ...]] = (Sent("class_weights", "classes", "how rare each class is overall"),)
     uploads: ClassVar[tuple[Sent, ...]] = (
-        Sent("class_counts", "classes", "its class counts, and its trained model to the next client"),
+        Sent("class_counts", "classes", "its class counts (and the next client its trained model)"),
     )
 
     def groups(self, server: Server, clients: Tensor, class_counts: Tensor) -> Tensor:
