@@ -55,25 +55,6 @@ class FixedHead(Algorithm):
 
 
 @dataclass(frozen=True)
-class FedInit(Algorithm):
-    """Local training begins beyond the received model, away from where the client's last one was."""
-
-    beta: float = option(0.1, least=0, largest=10)
-
-    client_state_spec: ClassVar[tuple[Sent, ...]] = (Sent("last", "parameters"), Sent("turns", "1"))
-
-    def client_state(self, params: Tensor) -> dict[str, Tensor]:
-        return {"last": torch.zeros_like(params), "turns": params.new_zeros(())}
-
-    def start(self, client: Client) -> Tensor:
-        away = client.global_params - client.client_state["last"]
-        return client.global_params + torch.where(client.client_state["turns"] > 0, self.beta, 0.0) * away
-
-    def report(self, trained: Trained) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        return {}, {"last": trained.params, "turns": trained.client_state["turns"] + 1}
-
-
-@dataclass(frozen=True)
 class Decorrelated(Algorithm):
     """A penalty on features, and a pull towards those of the received model."""
 
@@ -213,7 +194,7 @@ class Decayed(Algorithm):
         return step(result.reports["moved"].sum(0))
 
 
-OTHERS = [OwnHead, FixedHead, FedInit, Decorrelated, Lookahead, Trimmed, InPairs, RefittedHead, AsOneWouldWriteIt]
+OTHERS = [OwnHead, FixedHead, Decorrelated, Lookahead, Trimmed, InPairs, RefittedHead, AsOneWouldWriteIt]
 
 
 @pytest.mark.parametrize("kind", [*OTHERS, Decayed])
@@ -248,7 +229,11 @@ class Clamped(Algorithm):
         make_algorithm("feddyn", alpha=0),
         make_algorithm("resample", power=1),
         Clamped(),
-        FedInit(beta=0.0),
+        make_algorithm("fedinit", beta=0),
+        make_algorithm("fedlesam", rho=0),
+        make_algorithm("fedacg", momentum=0, mu=0),
+        make_algorithm("fedexp", epsilon=1e9),
+        make_algorithm("astraea", members=1, rebalance=0),
         Lookahead(momentum=0.0),
         InPairs(size=1),
     ],
@@ -256,9 +241,9 @@ class Clamped(Algorithm):
 def test_is_fedavg_where_its_option_says_so(pictures: Dataset, same: Algorithm) -> None:
     plain = final_params(pictures, make_algorithm("fedavg"))
     assert torch.allclose(final_params(pictures, same), plain, **EXACT)
-    options = [name for name in ("rho", "alpha", "beta", "momentum", "power", "size") if hasattr(same, name)]
+    options = [name for name in ("rho", "alpha", "beta", "momentum", "power", "size", "members") if hasattr(same, name)]
     for name in options:  # and is not where it says otherwise
-        other = replace(same, **{name: type(getattr(same, name))(2 if name == "size" else 0.3)})
+        other = replace(same, **{name: type(getattr(same, name))(2 if name in ("size", "members") else 0.3)})
         assert not torch.allclose(final_params(pictures, other), plain, atol=1e-6)
 
 

@@ -58,8 +58,9 @@ def test_a_misspelt_variant_is_refused_when_the_algorithm_is_made() -> None:
     [(name, field.name, value) for name, kind in ALGORITHMS.items() for field in fields(kind) for value in (-1, 1e308)],
 )
 def test_no_number_outside_its_range_gets_into_an_algorithm(name: str, option: str, value: float) -> None:
-    text = isinstance(getattr(ALGORITHMS[name](), option), str)
-    expected = f"a text|unknown {option}" if text else f"{option} must be a number .*, not {value:g}"
+    default = getattr(ALGORITHMS[name](), option)
+    shown = "whole number .*, not" if isinstance(default, int) else f"number .*, not {value:g}"
+    expected = f"a text|unknown {option}" if isinstance(default, str) else f"{option} must be a {shown}"
     for make in (partial(make_algorithm, name), ALGORITHMS[name]):
         with pytest.raises(FedGAError, match=expected.replace("+", r"\+")):
             make(**{option: value})

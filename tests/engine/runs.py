@@ -43,8 +43,12 @@ def _is_a_formula(name: str) -> bool:
 
 # Beside FedGA, nothing but their own formula tells these apart: networks and lanes are proved with the others.
 FORMULAS = [name for name in ALGORITHMS if _is_a_formula(name) and not name.startswith("fedga")]
-# Those that train all parameters of a network, and so may share an engine.
-TOGETHER = [name for name in ALGORITHMS if name not in FORMULAS and not overrides(make_algorithm(name), "moves")]
+# Those that train all parameters of a network, and all clients at once, and so may share an engine.
+TOGETHER = [
+    name
+    for name in ALGORITHMS
+    if name not in FORMULAS and not any(overrides(make_algorithm(name), hook) for hook in ("moves", "groups"))
+]
 
 
 class Mixing(nn.Module):

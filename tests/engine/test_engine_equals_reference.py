@@ -123,6 +123,7 @@ AXES: dict[str, dict[str, Any]] = {
     "server adam, rate": {"server": "adam", "server_rate": 0.1},
     "server yogi": {"server": "yogi"},
     "server yogi, rate": {"server": "yogi", "server_rate": 0.1},
+    "server adagrad": {"server": "adagrad"},
     "standardised pixels": {"standardize": True},
     "uniform aggregation": {"aggregation": "uniform"},
     "no clip": {"clip": None, "lr": 1.0},

@@ -80,7 +80,7 @@ UPDATES = [0.5, -2.0, 0.03, 0.0, 1.0]
 
 
 def by_hand(kind: str, rate: float, w: float) -> list[float]:
-    """Reddi et al. 2021, Algorithm 2, β1 = 0.9, β2 = 0.99, τ = 1e-3, v starts at τ²; momentum as in method.md."""
+    """Reddi et al. 2021, Algorithm 2, β1 = 0.9 (adagrad: 0), β2 = 0.99, τ = 1e-3, v starts at τ²."""
     m, v, tau, ends = 0.0, 1e-6, 1e-3, []
     for update in UPDATES:
         if kind == "sgd":
@@ -88,6 +88,9 @@ def by_hand(kind: str, rate: float, w: float) -> list[float]:
         elif kind == "momentum":
             m = 0.9 * m + update
             w += rate * m
+        elif kind == "adagrad":
+            v += update**2
+            w += rate * update / (sqrt(v) + tau)
         else:
             m = 0.9 * m + 0.1 * update
             if kind == "adam":

@@ -55,6 +55,9 @@ def test_every_server_optimiser(server: str, tmp_path: Path) -> None:
         {"model": "tests.engine.runs:Mixing", "active": 8},
         {"model": "tests.engine.test_engine_equals_reference:Constants"},
         {"partition": "iid", "alpha": None, "local_epochs": 1},
+        {"select": "power-of-choice", "active": 2, "rounds": 3},
+        {"select": "swap-balanced", "rounds": 5},
+        {"select": "bandit:estimate=auxiliary:compose=greedy", "active": 4, "rounds": 4},
     ],
     ids=lambda settings: ",".join(settings),
 )

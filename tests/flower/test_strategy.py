@@ -109,7 +109,7 @@ def test_clients_that_do_not_introduce_themselves_work_and_are_told_of(caplog: p
     assert 'app.query("introduce")(fedga.flower.introduce)' in caplog.text
 
 
-@pytest.mark.parametrize("server", ["sgd", "momentum", "adam", "yogi"])
+@pytest.mark.parametrize("server", ["sgd", "momentum", "adam", "yogi", "adagrad"])
 def test_a_checkpoint_continues_as_if_nothing_had_happened(server: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"clients": CLIENTS, "active": 2, "server": server, "server_average": 0.3}
     whole = AlgorithmStrategy(model(), "fedga", **settings)

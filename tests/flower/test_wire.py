@@ -66,6 +66,18 @@ def test_messages_hold_what_is_declared(name: str, tmp_path: Path) -> None:
     assert len(grid.seen) == len(trained) + len(surveyed) + len(introduced)
 
 
+def test_a_rule_that_asks_for_losses_gets_one_number_of_every_client(tmp_path: Path) -> None:
+    spec = make_spec(algorithm="fedavg", select="power-of-choice", active=2)
+    grid = by_messages([spec], tmp_path)
+    asked = of_kind(grid, wire.LOSSES)
+    assert len(asked) == spec.rounds * CLIENTS
+    for question, answer in asked:
+        assert set(question.content) == {wire.ARRAYS, wire.CONFIG}
+        assert sent_bytes(answer.content.array_records[wire.REPORT]) == {"loss": 4}
+        assert set(answer.content) == {wire.REPORT}
+    assert len(grid.seen) == len(asked) + spec.rounds * spec.active + CLIENTS
+
+
 def test_a_client_is_told_its_settings_and_nothing_about_others(tmp_path: Path) -> None:
     spec = make_spec(algorithm="fedga")
     [(asked, _), *_] = of_kind(by_messages([spec], tmp_path), wire.TRAIN)

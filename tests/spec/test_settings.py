@@ -156,7 +156,7 @@ def test_the_id_is_stable_across_versions() -> None:
         ({"server": "yoghi"}, "unknown --server 'yoghi': did you mean 'yogi'?"),
         ({"norm": "grup"}, "unknown --norm 'grup': did you mean 'group'?"),
         ({"aggregation": "sample"}, "unknown --aggregation 'sample': did you mean 'samples'?"),
-        ({"server": 3}, "--server must be one of sgd, momentum, adam, yogi, not 3"),
+        ({"server": 3}, "--server must be one of sgd, momentum, adam, yogi, adagrad, not 3"),
         ({"dataset": " "}, "--dataset is empty: give a name"),
         ({"model": 3}, "--model must be a text, not 3"),
         ({"algorithm": ":mu=1"}, "--algorithm ':mu=1' has a bad option 'mu=1': write name:option=value"),

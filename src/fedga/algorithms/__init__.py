@@ -3,6 +3,7 @@
 from typing import Any
 
 from fedga import plugins
+from fedga.algorithms.astraea import Astraea
 from fedga.algorithms.balanced_softmax import BalancedSoftmax
 from fedga.algorithms.balancefl import BalanceFL
 from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Sent, Server, Setup, Trained, choice, option
@@ -10,10 +11,14 @@ from fedga.algorithms.checking.declared import check_declarations, check_options
 from fedga.algorithms.class_balanced import ClassBalanced
 from fedga.algorithms.climb import CLIMB
 from fedga.algorithms.fed_focal import FedFocal
+from fedga.algorithms.fedacg import FedACG
 from fedga.algorithms.fedavg import FedAvg
 from fedga.algorithms.feddyn import FedDyn
+from fedga.algorithms.fedexp import FedExP
 from fedga.algorithms.fedga import FedGA, FedGABatch
+from fedga.algorithms.fedinit import FedInit
 from fedga.algorithms.fedlc import FedLC
+from fedga.algorithms.fedlesam import FedLESAM
 from fedga.algorithms.fedlmd import FedLMD
 from fedga.algorithms.fednh import FedNH
 from fedga.algorithms.fedntd import FedNTD
@@ -72,6 +77,11 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedlmd": FedLMD,
     "fedvls": FedVLS,
     "balancefl": BalanceFL,
+    "fedacg": FedACG,
+    "fedlesam": FedLESAM,
+    "fedexp": FedExP,
+    "fedinit": FedInit,
+    "astraea": Astraea,
 }
 
 

@@ -331,7 +331,8 @@ class Algorithm:
     def groups(self, server: Server, clients: Tensor, class_counts: Tensor) -> Tensor:
         """A group number for each active client, ``[active]``: members of a group train one after another.
 
-        ``class_counts [active, classes]``. As it stands everybody trains at once.
+        ``class_counts [active, classes]``. Their order is that of the round's draws. As it stands everybody trains at
+        once.
         """
         return torch.arange(len(clients), device=clients.device)
 

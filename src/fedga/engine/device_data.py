@@ -161,13 +161,13 @@ class FederationTable:
 
 
 def auxiliary_samples(dataset: Dataset, seed: int, per_class: int) -> np.ndarray:
-    """Samples of every class that the server holds, for algorithms that need some: places, ``[classes, per_class]``."""
+    """Samples of every class that the server holds, for those who need some: places, ``[classes, per_class]``."""
     generator = streams.numpy_generator(seed, "auxiliary")
     by_class = [np.flatnonzero(dataset.train_targets == label) for label in range(dataset.num_classes)]
     empty = [name for name, places in zip(dataset.class_names, by_class, strict=True) if not len(places)]
     if empty:
         raise FedGAError(
-            f"the training split of {dataset.name} has no sample of class {', '.join(empty)}, and this algorithm needs "
-            "samples of every class on the server: choose another algorithm"
+            f"the training split of {dataset.name} has no sample of class {', '.join(empty)}, and this algorithm or "
+            "rule needs samples of every class on the server: choose another one"
         )
     return np.stack([generator.choice(places, per_class, replace=len(places) < per_class) for places in by_class])

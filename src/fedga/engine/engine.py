@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from fedga.algorithms.base import Batch, uses_features
+from fedga.algorithms.base import Algorithm, Batch, uses_features
 from fedga.engine.device_data import DeviceData, FederationTable
 from fedga.engine.evaluation.evaluate import Evaluation
 from fedga.engine.evaluation.evaluator import ClientEvaluator
@@ -22,7 +22,7 @@ from fedga.engine.gpu.graphs import GraphCache
 from fedga.engine.gpu.layers import why_not_fast
 from fedga.engine.local import Slots, SlotSegment, final_reports, per_sample, stacked_head, train_locally
 from fedga.engine.profile import AGGREGATION, DATA, DIAGNOSIS, LOCAL_TRAINING, NO_PROFILE, Profile
-from fedga.engine.round import Finish, Question, Survey, Train, play_round
+from fedga.engine.round import Finish, Losses, Question, Survey, Train, play_round
 from fedga.engine.server import Chosen, LaneRound, ServerSide, TrainResult, lane_scaling, lane_sums
 from fedga.engine.slots import Places, SlotPlanner
 from fedga.engine.stack.budget import MemoryBudget, is_out_of_memory
@@ -169,6 +169,8 @@ class Engine:
     def _answer(self, question: Question) -> Any:
         if isinstance(question, Survey):
             return [self.budget.within(self._survey, segment) for segment in self.segments]
+        if isinstance(question, Losses):
+            return [self.budget.within(self._losses, segment) for segment in self.segments]
         if isinstance(question, Finish):
             return [self._final_reports(segment) for segment in self.segments]
         with self.profile.span(LOCAL_TRAINING):
@@ -176,10 +178,14 @@ class Engine:
 
     def _survey(self, segment: Segment) -> Tensor | None:
         """Mean over every client's samples of what the algorithm asks about the global model, ``[lanes, clients]``."""
-        algorithm = segment.algorithm
-        if not algorithm.evaluates_all_clients:
-            return None
-        first = segment.lanes.start
+        return self._ask(segment, segment.algorithm) if segment.algorithm.evaluates_all_clients else None
+
+    def _losses(self, segment: Segment) -> Tensor | None:
+        """Every client's mean cross-entropy, ``[lanes, clients]``."""
+        return self._ask(segment, Algorithm()) if segment.selection.needs_losses else None
+
+    def _ask(self, segment: Segment, asking: Algorithm) -> Tensor:
+        algorithm, first = segment.algorithm, segment.lanes.start
         lanes = torch.arange(first, segment.lanes.stop, device=self.device)
         if first not in self._asked:
             self._asked[first] = self.table.everyone(lanes)
@@ -193,7 +199,7 @@ class Engine:
             head = stacked_head(model, algorithm, rows_of(received, which - first))
             logits = model.evaluate_each(params, buffers, self.data.batches(some, self.server.scaling[which]), head)
             targets, mask = self.data.train_targets[some], (whose >= 0).to(params.dtype)
-            return per_sample(algorithm.survey, Batch(logits, targets, mask, no_counts.expand(len(which), -1)))
+            return per_sample(asking.survey, Batch(logits, targets, mask, no_counts.expand(len(which), -1)))
 
         sides = zip(places.shape, (self.budget.models, self.budget.samples), strict=True)
         parts = list(product(*([slice(at, at + size) for at in range(0, length, size)] for length, size in sides)))

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
-from fedga.algorithms.base import Batch, Client, RoundResult, Server, Setup, Tensors, Trained, overrides
+from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Server, Setup, Tensors, Trained, overrides
 from fedga.algorithms.parameters import Parameters, centralize
 from fedga.common import streams
 from fedga.engine.device_data import DeviceData
 from fedga.engine.reference_dropout import set_dropout_key, with_keyed_dropout
 from fedga.engine.stack.lanes import Lane
-from fedga.selection import Choice
+from fedga.selection import Choice, Selection
 from fedga.servers import SERVERS
 
 OWN = ("own params", "own buffers")
@@ -123,9 +123,9 @@ class Reference:
         algorithm = self.algorithm
         self.round += 1
         start, before = _vector(self.model), copy.deepcopy(_buffers(self.model))
-        clients = self._select()
         received = algorithm.broadcast(self._server(start))
-        survey = self._survey(received) if algorithm.evaluates_all_clients else None
+        survey = self._survey(algorithm, received) if algorithm.evaluates_all_clients else None
+        clients = self._select(self._survey(Algorithm(), received) if self.selection.needs_losses else None)
         uniform = self.spec.aggregation == "uniform"
         sizes = start.new_tensor([1.0 if uniform else float(self.federation.sizes[k]) for k in clients.tolist()])
         shares = sizes / sizes.sum()
@@ -139,7 +139,9 @@ class Reference:
         seen = {name: torch.stack([report[name] for report in reports]) for name in reports[0]}
         sent = torch.stack([torch.where(stays, start, _vector(local)) for local in returned])
         of_algorithm, of_rule = (
-            RoundResult(self.round, clients, shares, update, seen | each.inspect(self._server(start), sent), survey)
+            RoundResult(
+                self.round, clients, shares, update, seen | each.inspect(self._server(start, each), sent), survey
+            )
             for each in (algorithm, self.selection)
         )
         self.state = algorithm.update_server(self.state, of_algorithm)
@@ -161,15 +163,19 @@ class Reference:
         if algorithm.finishes and self.round == self.spec.rounds:
             self._finish()
 
-    def _select(self) -> Tensor:
+    def _draws(self) -> Tensor:
         keys = [streams.key(self.spec.seed, "clients", self.round, k) for k in range(self.federation.num_clients)]
-        draws = streams.uniform(torch.tensor(keys))
-        there = self.lane.availability.present(self.spec.seed, self.round, len(keys))
+        return streams.uniform(torch.tensor(keys))
+
+    def _select(self, losses: Tensor | None) -> Tensor:
+        draws = self._draws()
+        there = self.lane.availability.present(self.spec.seed, self.round, len(draws))
         legacy = getattr(self.algorithm, "select", None)
         if legacy is not None and type(self.selection).__name__ == "Uniform":
             chosen = legacy(self.state, torch.where(there, draws, 2.0), self.spec.active)
         else:
-            given = (self.select_state, draws, there, self.spec.active, self.class_counts)
+            key = torch.tensor(streams.key(self.spec.seed, "selection"))
+            given = (self.select_state, draws, there, self.spec.active, self.class_counts, losses, key)
             chosen = self.selection.select(Choice(self.round, *given))
         return torch.stack([client for client in chosen if there[client]])
 
@@ -183,12 +189,13 @@ class Reference:
             server = self._server(_vector(self.model))
             groups = self.algorithm.groups(server, clients, self.class_counts[clients]).tolist()
         newest: dict[int, nn.Module] = {}
-        models, reports = [], []
-        for k, group in zip(clients.tolist(), groups, strict=True):
-            newest[group], report = self._train_client(k, received, newest.get(group, self.model))
-            models.append(newest[group])
-            reports.append(report)
-        return models, [newest[group] for group in groups], reports
+        done: dict[int, tuple[nn.Module, dict[str, Tensor]]] = {}
+        together, draws = list(zip(clients.tolist(), groups, strict=True)), self._draws()
+        for k, group in sorted(together, key=lambda pair: draws[pair[0]].item()):
+            done[k] = self._train_client(k, received, newest.get(group, self.model))
+            newest[group] = done[k][0]
+        models, reports = zip(*(done[k] for k, _ in together), strict=True)
+        return list(models), [newest[group] for group in groups], list(reports)
 
     def _train_client(self, k: int, received: Tensors, model: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
         spec, algorithm = self.spec, self.algorithm
@@ -303,20 +310,20 @@ class Reference:
         found = {"class_features": sums}
         return found | ({"second_moment": features.T @ features} if self.algorithm.needs_second_moment else {})
 
-    def _survey(self, received: Tensors) -> Tensor:
+    def _survey(self, asking: Algorithm, received: Tensors) -> Tensor:
         values, model = [], copy.deepcopy(self.model).eval()
         for k in range(self.federation.num_clients):
             inputs, targets = self._samples(self.federation.client(k).tolist())
             with torch.no_grad():
                 logits, _ = self._outputs(model, inputs, received)
             batch = Batch(logits, targets, torch.ones(len(targets)), torch.full_like(logits[0], torch.nan))
-            values.append(self.algorithm.survey(batch).mean())
+            values.append(asking.survey(batch).mean())
         return torch.stack(values)
 
-    def _server(self, params: Tensor) -> Server:
-        auxiliary = None
-        if self.algorithm.auxiliary_samples:
-            auxiliary = torch.stack([self._samples(row)[0] for row in self._auxiliary_places()])
+    def _server(self, params: Tensor, part: Algorithm | Selection | None = None) -> Server:
+        auxiliary, number = None, (part or self.algorithm).auxiliary_samples
+        if number:
+            auxiliary = torch.stack([self._samples(row)[0] for row in self._auxiliary_places(number)])
         model = copy.deepcopy(self.model).eval()
 
         def forward(params: Tensor, inputs: Tensor) -> Tensor:
@@ -325,8 +332,8 @@ class Reference:
         classes = self.dataset.num_classes
         return Server(params, self.state, classes, forward, self.parameters, auxiliary, self.round)
 
-    def _auxiliary_places(self) -> list[list[int]]:
-        generator, number = streams.numpy_generator(self.spec.seed, "auxiliary"), self.algorithm.auxiliary_samples
+    def _auxiliary_places(self, number: int) -> list[list[int]]:
+        generator = streams.numpy_generator(self.spec.seed, "auxiliary")
         by_class = [np.flatnonzero(self.dataset.train_targets == c) for c in range(self.dataset.num_classes)]
         return [generator.choice(places, number, replace=len(places) < number).tolist() for places in by_class]
 
@@ -342,6 +349,9 @@ class Reference:
         if spec.server == "momentum":
             state["first"] = 0.9 * state["first"] + update
             return params + rate * state["first"]
+        if spec.server == "adagrad":
+            state["second"] = state["second"] + update**2
+            return params + rate * update / (state["second"].sqrt() + 1e-3)
         state["first"] = 0.9 * state["first"] + 0.1 * update
         if spec.server == "adam":
             state["second"] = 0.99 * state["second"] + 0.01 * update**2

@@ -25,6 +25,13 @@ class Survey:
 
 
 @dataclass(frozen=True)
+class Losses:
+    """Every client's loss, where a rule of selection asks; answered by ``[lanes, clients]`` or None per segment."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class Train:
     """Local training of the chosen clients; answered by `TrainResult`, or by None where every model has diverged."""
 
@@ -43,7 +50,7 @@ class Finish:
     round: int
 
 
-Question = Survey | Train | Finish
+Question = Survey | Losses | Train | Finish
 Asking = Generator[Question, Any, list[LaneRound]]
 
 
@@ -58,8 +65,12 @@ def play_round(
     if any(segment.algorithm.evaluates_all_clients for segment in server.segments):
         with profile.span(ASKING):
             surveys = yield Survey(number)
+    losses = surveys
+    if any(segment.selection.needs_losses for segment in server.segments):
+        with profile.span(ASKING):
+            losses = yield Losses(number)
     with profile.span(DATA):
-        chosen = server.select(number, absent())
+        chosen = server.select(number, absent(), losses)
     with profile.span(ASKING):
         received = server.broadcast(number)
     asked = Train(number, chosen, received, examine, server.inspects)
@@ -84,8 +95,8 @@ def _in_groups(server: ServerSide, asked: Train) -> Generator[Question, Any, Tra
     chosen = Chosen(asked.chosen.clients[:, : counts[0] if counts else None])
     groups = server.groups(asked.round, chosen)
     members: dict[int, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
+    for place in server.training_order(asked.round, chosen):
+        members.setdefault(groups[place], []).append(place)
     done: list[tuple[list[int], TrainResult]] = []
     last: dict[int, tuple[Tensor, Tensor]] = {}  # the newest model of every group
     for turn in zip_longest(*members.values()):

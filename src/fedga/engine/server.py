@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedga.algorithms.base import RoundResult, Server, Tensors, overrides
+from fedga.common import streams
 from fedga.engine import schedule
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.evaluation.evaluate import Evaluation
@@ -95,14 +96,20 @@ class ServerSide:
 
     # --- before clients train ----------------------------------------------------------------------------------------
 
-    def select(self, round_number: int, absent: Sequence[int] = ()) -> Chosen:
-        """Chosen clients; ``absent`` ones, and those that availability leaves out, are passed over."""
+    def select(
+        self, round_number: int, absent: Sequence[int] = (), losses: Sequence[Tensor | None] | None = None
+    ) -> Chosen:
+        """Chosen clients; ``absent`` ones, and those that availability leaves out, are passed over.
+
+        ``losses [lanes, clients]`` are there for segments whose rule asks for them.
+        """
         draws = schedule.client_draws(self.seeds, round_number, self.num_clients, self.device)
         always = all(lane.availability.always for lane in self.lanes) and not absent
         available = torch.ones_like(draws, dtype=torch.bool) if always else self._available(round_number, absent)
         # Where all lanes lack clients alike (there is one lane under Flower), fewer are chosen.
         active = min(self.active, self.num_clients - len(absent))
-        chosen = torch.cat([self._select(segment, round_number, draws, available, active) for segment in self.segments])
+        given = zip(self.segments, losses or [None] * len(self.segments), strict=True)
+        chosen = torch.cat([self._select(each, round_number, draws, available, active, asked) for each, asked in given])
         if always:
             return Chosen(chosen)
         there = available.gather(1, chosen)
@@ -120,7 +127,15 @@ class ServerSide:
             available[nobody] = left
         return available.to(self.device)
 
-    def _select(self, segment: Segment, round_number: int, draws: Tensor, available: Tensor, active: int) -> Tensor:
+    def _select(
+        self,
+        segment: Segment,
+        round_number: int,
+        draws: Tensor,
+        available: Tensor,
+        active: int,
+        losses: Tensor | None,
+    ) -> Tensor:
         rows, rule = segment.lanes, segment.selection
         legacy = getattr(segment.algorithm, "select", None)
         if legacy is not None and type(rule).__name__ == "Uniform":
@@ -134,11 +149,13 @@ class ServerSide:
                 "the sites report them"
             )
 
-        def one(state: Tensors, draws: Tensor, available: Tensor, counts: tuple[Tensor, ...]) -> Tensor:
-            return rule.select(Choice(round_number, state, draws, available, active, *counts))
+        def one(state: Tensors, draws: Tensor, available: Tensor, more: Tensors) -> Tensor:
+            return rule.select(Choice(round_number, state, draws, available, active, **more))
 
-        given = () if counts is None else (counts[rows].to(self.device),)
-        chosen = vmap(one)(segment.select_state, draws[rows], available[rows], given)
+        more = {"key": torch.tensor([streams.key(seed, "selection") for seed in self.seeds[rows]], device=self.device)}
+        more |= {} if counts is None else {"class_counts": counts[rows].to(self.device)}
+        more |= {"losses": losses} if rule.needs_losses and losses is not None else {}
+        chosen = vmap(one)(segment.select_state, draws[rows], available[rows], more)
         if type(rule) in SELECTIONS.values():
             return chosen.long()
         return self._checked(chosen, available[rows], active, f"selection rule {type(rule).__name__}")
@@ -158,21 +175,27 @@ class ServerSide:
             return {}
         return self._of_servers(segment, segment.algorithm.broadcast, round_number)
 
-    def _of_servers(self, segment: Segment, hook: Callable[..., Any], round_number: int, *more: Any) -> Any:
-        """A hook of a `Server` (first) and of what is given besides, ``[lanes, ...]``, mapped over a segment."""
+    def _of_servers(
+        self, segment: Segment, hook: Callable[..., Any], round_number: int, *more: Any, rule: bool = False
+    ) -> Any:
+        """A hook of a `Server` (first) and of what is given besides, ``[lanes, ...]``, mapped over a segment.
+
+        It is one of the algorithm, or of the ``rule``.
+        """
         lanes = segment.lanes
 
         def one(params: Tensor, buffers: Tensor, state: Tensors, auxiliary: tuple[Tensor, ...], *more: Any) -> Any:
             return hook(self._server(params, buffers, state, round_number, *auxiliary), *more)
 
         params, buffers = self.stack.params[lanes], self.stack.buffers[lanes]
-        return vmap(one)(params, buffers, segment.state, self._auxiliary(segment), *more)
+        return vmap(one)(params, buffers, segment.state, self._auxiliary(segment, rule), *more)
 
-    def _auxiliary(self, segment: Segment) -> tuple[Tensor, ...]:
+    def _auxiliary(self, segment: Segment, rule: bool = False) -> tuple[Tensor, ...]:
         """The samples that a segment's servers hold, ``[lanes, classes, samples, ...]``; none where they need none."""
-        if segment.auxiliary is None:
+        places = segment.select_auxiliary if rule else segment.auxiliary
+        if places is None:
             return ()
-        stored = self.data.gather(segment.auxiliary)
+        stored = self.data.gather(places)
         return (self.scaling[segment.lanes].apply(stored.flatten(1, 2)).view(stored.shape),)
 
     def groups(self, round_number: int, chosen: Chosen) -> list[int]:
@@ -187,6 +210,11 @@ class ServerSide:
         own = counts.to(self.device).gather(1, chosen.clients[..., None].expand(-1, -1, counts.shape[-1]))
         found = self._of_servers(segment, segment.algorithm.groups, round_number, chosen.clients, own)
         return [int(group) for group in found[0].tolist()]
+
+    def training_order(self, round_number: int, chosen: Chosen) -> list[int]:
+        """Places of the chosen clients of the only lane by the round's draws, whatever order a rule chose them in."""
+        draws = schedule.client_draws(self.seeds, round_number, self.num_clients, self.device)
+        return draws[0, chosen.clients[0]].argsort(stable=True).tolist()
 
     # --- after clients have trained ----------------------------------------------------------------------------------
 
@@ -278,12 +306,13 @@ class ServerSide:
         models = returned.params[segment.lanes].clone()
         if segment.own is not None:
             models[..., segment.own.params] = self.stack.params[segment.lanes][:, None, segment.own.params]
+        rule = inspector is segment.selection
         if returned.counts is None:
-            return self._of_servers(segment, inspector.inspect, round_number, models)
+            return self._of_servers(segment, inspector.inspect, round_number, models, rule=rule)
         seen = []
         for row, lane in enumerate(segment.numbers):
             there = models[row, : returned.counts[lane]]
-            found = inspector.inspect(self._server_of(segment, lane, round_number), there)
+            found = inspector.inspect(self._server_of(segment, lane, round_number, rule), there)
             absent = models.shape[1] - len(there)
             seen.append({key: torch.cat([x, x.new_zeros(absent, *x.shape[1:])]) for key, x in found.items()})
         return {key: torch.stack([each[key] for each in seen]) for key in seen[0]}
@@ -298,10 +327,10 @@ class ServerSide:
 
         return Server(params, state, self.data.dataset.num_classes, forward, self.model.params, auxiliary, number)
 
-    def _server_of(self, segment: Segment, lane: int, round_number: int) -> Server:
+    def _server_of(self, segment: Segment, lane: int, round_number: int, rule: bool = False) -> Server:
         row = lane - segment.lanes.start
         own = (self.stack.params[lane], self.stack.buffers[lane], rows_of(segment.state, row))
-        return self._server(*own, round_number, *(held[row] for held in self._auxiliary(segment)))
+        return self._server(*own, round_number, *(held[row] for held in self._auxiliary(segment, rule)))
 
     def finish(self, round_number: int, finals: Sequence[dict[str, Tensor] | None], which: Sequence[int]) -> None:
         """The exchange after the last round of the lanes in ``which``; ``finals`` are ``[lanes, clients, ...]``."""

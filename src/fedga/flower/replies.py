@@ -45,6 +45,7 @@ class Declaration:
     model: Mapping[str, Declared]
     report: Mapping[str, Declared]
     survey: Mapping[str, Declared]
+    loss: Mapping[str, Declared]  # of the received model, where a rule of selection asks
     received: Mapping[str, Declared]  # from the server
     final: Mapping[str, Declared]  # after the last round
     unsent: Mapping[str, Tensor]  # parameters and buffers that never travel, as they were at first
@@ -54,7 +55,8 @@ class Declaration:
     @property
     def most_bytes(self) -> int:
         """Of all arrays in a reply, with their headers."""
-        arrays = [*self.model.values(), *self.report.values(), *self.survey.values(), *self.final.values()]
+        asked = (self.model, self.report, self.survey, self.loss, self.final)
+        arrays = [array for part in asked for array in part.values()]
         return sum(8 * math.prod(array.shape) + _LONGEST_HEADER for array in arrays)
 
 
@@ -79,6 +81,7 @@ def declare(
         model=_declared_model(model, state, unsent),
         report=beside([sent for sent in algorithm.uploads if sent.name != "survey"]),
         survey=beside([sent for sent in algorithm.uploads if sent.name == "survey"]),
+        loss=beside([Sent("loss", "1")]),
         received=beside(algorithm.downloads),
         final=beside(algorithm.final_uploads),
         unsent=unsent,

@@ -17,7 +17,9 @@ ARRAYS, RECEIVED, PIXELS, CONFIG = "arrays", "received", "pixels", "config"
 REPORT, METRICS, IDENTITY = "report", "metrics", "identity"
 
 TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
-INTRODUCE, SURVEY, FINISH = (f"{MessageType.QUERY}.{name}" for name in ("introduce", "survey", "finish"))
+INTRODUCE, SURVEY, LOSSES, FINISH = (
+    f"{MessageType.QUERY}.{name}" for name in ("introduce", "survey", "losses", "finish")
+)
 
 _WRAPPED = re.compile(r"<class '[\w.]+'>:<'(.*)'>", re.DOTALL)
 

@@ -53,7 +53,9 @@ def _row(flag: str, found: Any) -> dict[str, Any]:
         options |= {"--alpha": DEFAULTS["alpha"][0]} if found.needs_alpha else {}
     else:
         needs = {"class counts": found.needs_class_counts, "single updates": overrides(found(), "inspect")}
+        needs["clients' losses"] = found.needs_losses
         undeclared = {"every client's class counts": needs["class counts"], "single updates": needs["single updates"]}
+        undeclared["every client's loss on its own data"] = needs["clients' losses"]
         learned = "; ".join(words for words, needed in undeclared.items() if needed)
         row["the server learns"] = learned if found.reveals == Selection.reveals else found.reveals
         row["the server needs"] = "; ".join(name for name, needed in needs.items() if needed)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from fedga.algorithms import ALGORITHMS, Algorithm, own_algorithms
 from fedga.algorithms.base import Sent, overrides
+from fedga.algorithms.checking.battery import gradient_passes
 from fedga.algorithms.parameters import Parameters
 from fedga.drawing.style import algorithm_rank
 from fedga.report.series import setting_text
@@ -31,6 +32,17 @@ def algorithms_rows(
     return [row | {"defined_in": mine[name].origin if name in mine else ""} for name, row in rows.items()]
 
 
+def _of_gradient(algorithm: Algorithm) -> list[str]:
+    """What a step's own `gradient` costs beside the one that every algorithm takes."""
+    if not overrides(algorithm, "gradient"):
+        return []
+    try:
+        extra = gradient_passes(algorithm) - 1
+    except Exception:  # the user's own, which no run has checked yet
+        return ["those of its gradient"]
+    return [f"{extra} per local step, and backward"] if extra > 0 else []
+
+
 def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_classes: int) -> dict[str, Any]:
     own, sizes = algorithm(), dict(zip(network.shapes, network.sizes, strict=True)) if network else {}
     moving = set(own.moves(network) if network and overrides(own, "moves") else sizes)
@@ -48,7 +60,7 @@ def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_
     if overrides(own, "travels"):
         keeps.append("its own head" if network and kept and kept <= set(network.head) else "its own parameters")
     passes = ["1 per local step"] if algorithm.needs_global_logits else []
-    passes += ["those of its gradient"] if algorithm.gradient is not Algorithm.gradient else []
+    passes += _of_gradient(own)
     passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []
     passes += ["over the server's samples"] if algorithm.auxiliary_samples else []
     single = [hook for hook in ("inspect", "weights", "groups") if overrides(own, hook)]

@@ -9,11 +9,20 @@ from fedga.selection.balanced import Balanced
 from fedga.selection.bandit import Bandit
 from fedga.selection.base import Choice, Selection
 from fedga.selection.in_turn import InTurn
+from fedga.selection.power_of_choice import PowerOfChoice
+from fedga.selection.swap_balanced import SwapBalanced
 from fedga.selection.uniform import Uniform
 
 __all__ = ["SELECTIONS", "Choice", "Selection", "known_selections", "make_selection", "own_selections"]
 
-SELECTIONS: dict[str, type[Selection]] = {"uniform": Uniform, "in-turn": InTurn, "balanced": Balanced, "bandit": Bandit}
+SELECTIONS: dict[str, type[Selection]] = {
+    "uniform": Uniform,
+    "in-turn": InTurn,
+    "balanced": Balanced,
+    "bandit": Bandit,
+    "swap-balanced": SwapBalanced,
+    "power-of-choice": PowerOfChoice,
+}
 
 
 def own_selections(*, installed: bool = True) -> dict[str, plugins.Plugin]:
@@ -42,7 +51,7 @@ def make_selection(name: str | Selection, **options: Any) -> Selection:
     """A rule by name, its options by keyword.
 
     >>> make_selection("bandit", explore="0.5")
-    Bandit(explore=0.5, temperature=0.01)
+    Bandit(explore=0.5, temperature=0.01, estimate='update', compose='top')
     """
     if isinstance(name, Selection):
         return name

@@ -8,8 +8,6 @@ A client's turns count against it (``patience``): pure greed starves clients.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedga.algorithms.base import option
@@ -27,17 +25,13 @@ class Balanced(InTurn):
 
     def select(self, choice: Choice) -> Tensor:
         assert choice.class_counts is not None
-        counts, turns, free = choice.class_counts.double(), choice.state["turns"].double(), choice.available
-        first = choice.smallest(turns + choice.draws)[0]
-        chosen, pool = [first], counts[first]
-        for _ in range(choice.active - 1):
-            free = free & (torch.arange(len(counts), device=counts.device) != chosen[-1])
-            mix = pool + counts
+        counts, turns = choice.class_counts.double(), choice.state["turns"].double()
+
+        def score(number: int, taken: Tensor) -> Tensor:
+            if not number:
+                return turns + choice.draws
+            mix = taken @ counts + counts
             distance = (mix / mix.sum(-1, keepdim=True) - 1 / counts.shape[-1]).square().sum(-1)
-            scores = distance + self.patience * turns + 1e-9 * choice.draws
-            taken = (F.one_hot(torch.stack(chosen), len(counts)).sum(0) > 0).double()
-            # Absent clients come after all that are there, and nobody twice.
-            best = (torch.where(free, scores, 1e30) + 1e60 * taken).argmin()
-            chosen.append(best)
-            pool = pool + counts[best]
-        return torch.stack(chosen)
+            return distance + self.patience * turns + 1e-9 * choice.draws
+
+        return choice.one_by_one(score)

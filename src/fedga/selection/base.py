@@ -4,7 +4,8 @@ A rule is written for one server, as pure functions that ``torch.func.vmap`` can
 together are uniform sampling; a rule overrides `select`, and keeps what it must remember in `state`.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 import torch
@@ -23,12 +24,27 @@ class Choice:
     available: Tensor  # [clients] bool: who is there; at least one is
     active: int  # how many to choose
     class_counts: Tensor | None = None  # [clients, classes], if the rule `needs_class_counts`
+    losses: Tensor | None = None  # [clients]: of the global model on their own samples, if it `needs_losses`
+    # [] int64: the same in all rounds of a seed, for draws of a rule's own (`fedga.common.streams`).
+    key: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
 
     def smallest(self, scores: Tensor) -> Tensor:
         """The ``active`` clients with the smallest scores, ``[clients] -> [active]``; absent clients sort last."""
         largest = torch.finfo(torch.float64).max  # below what absent clients have, also where a score is not a number
         there = torch.where(self.available, scores.double().nan_to_num(nan=largest, posinf=largest), torch.inf)
         return torch.topk(there, self.active, largest=False, sorted=True).indices
+
+    def one_by_one(self, score: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """``active`` clients, each the one with the smallest score given those before it; absent ones come last.
+
+        ``score(number, taken)`` gives scores below 1e30, ``[clients]``; ``taken [clients]`` is 1 for those chosen.
+        """
+        taken, place, chosen = torch.zeros_like(self.draws), torch.arange(len(self.draws), device=self.draws.device), []
+        for number in range(self.active):
+            scores = torch.where(self.available, score(number, taken), 1e30) + 1e60 * taken
+            chosen.append(scores.argmin())
+            taken = taken + (place == chosen[-1])
+        return torch.stack(chosen)
 
 
 @dataclass(frozen=True)
@@ -40,6 +56,8 @@ class Selection:
 
     citation: ClassVar[str] = ""
     needs_class_counts: ClassVar[bool] = False  # every client's samples of every class: it reveals them
+    needs_losses: ClassVar[bool] = False  # every client's loss of the global model, before each round: it reveals it
+    auxiliary_samples: ClassVar[int] = 0  # samples of each class that the server must hold, for `inspect`
     reads_head: ClassVar[bool] = False  # whether `inspect` reads the head: then it has to be trained and sent
     reveals: ClassVar[str] = "nothing about a client"
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from fedga.algorithms.base import RoundResult, Setup, Tensors
 from fedga.algorithms.checking.declared import check_hooks
 from fedga.algorithms.checking.hooks import Hooks, check_state, shown
-from fedga.algorithms.checking.made_up import CLASSES, NETWORK, PARAMETERS, server_of
+from fedga.algorithms.checking.made_up import CLASSES, FEATURES, NETWORK, PARAMETERS, server_of
+from fedga.common import streams
 from fedga.errors import FedGAError
 from fedga.selection.base import Choice, Selection
 
@@ -30,10 +31,16 @@ def check_selection(rule: Selection, name: str = "") -> None:
     setup = Setup(params, CLIENTS, CLASSES, NETWORK)
     state = hooks.tensors("state", hooks.call("state", lambda: rule.state(setup)))
     counts = torch.arange(1.0, CLIENTS * CLASSES + 1).view(CLIENTS, CLASSES) % 5
-    own_counts = (counts,) if rule.needs_class_counts else ()
+    more = {"key": torch.tensor(streams.key(0, "selection"))}
+    more |= {"class_counts": counts} if rule.needs_class_counts else {}
+    more |= {"losses": torch.linspace(0.5, 2.0, CLIENTS).roll(2)} if rule.needs_losses else {}
+    held = torch.randn(CLASSES, max(1, rule.auxiliary_samples), FEATURES, generator=generator)
 
-    def select(at: int, state: Tensors, draws: Tensor, available: Tensor, counts: tuple[Tensor, ...]) -> Tensor:
-        return rule.select(Choice(at, state, draws, available, ACTIVE, *counts))
+    def select(at: int, state: Tensors, draws: Tensor, available: Tensor, more: Tensors) -> Tensor:
+        return rule.select(Choice(at, state, draws, available, ACTIVE, **more))
+
+    def inspect(params: Tensor, models: Tensor) -> dict[str, Tensor]:
+        return rule.inspect(server_of(params, {}, held if rule.auxiliary_samples else None), models)
 
     def update(at: int, state: Tensors, *given: Any) -> dict[str, Tensor]:
         return rule.update(state, RoundResult(at, *given))
@@ -42,10 +49,10 @@ def check_selection(rule: Selection, name: str = "") -> None:
         draws = torch.rand(CLIENTS, generator=generator, dtype=torch.float64)
         for absent in (CLIENTS - 1, CLIENTS - ACTIVE, 2, 0):
             available = torch.arange(CLIENTS) >= absent
-            chosen = hooks.mapped("select", partial(select, number), state, draws, available, own_counts)
+            chosen = hooks.mapped("select", partial(select, number), state, draws, available, more)
             check_chosen(chosen, available, ACTIVE, called)
         models = params + 0.1 * torch.randn(ACTIVE, PARAMETERS, generator=generator)
-        reports = hooks.mapped("inspect", lambda old, new: rule.inspect(server_of(old, {}), new), params, models)
+        reports = hooks.mapped("inspect", inspect, params, models)
         given = (chosen, torch.tensor([0.5, 0.3, 0.2]), params, hooks.tensors("inspect", reports))
         after = hooks.tensors("update", hooks.mapped("update", partial(update, number), state, *given))
         if wrong := check_state(state, after, "update", "state"):

@@ -2,6 +2,7 @@
 
 from fedga import plugins
 from fedga.errors import FedGAError
+from fedga.servers.adagrad import Adagrad
 from fedga.servers.adam import Adam
 from fedga.servers.base import ServerOptimizer
 from fedga.servers.check import check_server
@@ -11,7 +12,13 @@ from fedga.servers.yogi import Yogi
 
 __all__ = ["SERVERS", "ServerOptimizer", "make_server", "own_servers"]
 
-SERVERS: dict[str, type[ServerOptimizer]] = {"sgd": SGD, "momentum": Momentum, "adam": Adam, "yogi": Yogi}
+SERVERS: dict[str, type[ServerOptimizer]] = {
+    "sgd": SGD,
+    "momentum": Momentum,
+    "adam": Adam,
+    "yogi": Yogi,
+    "adagrad": Adagrad,
+}
 
 
 def own_servers(*, installed: bool = True) -> dict[str, plugins.Plugin]:

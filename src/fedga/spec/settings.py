@@ -26,7 +26,7 @@ PARTITIONS = ("dirichlet", "dirichlet-class", "even", "iid", "natural", "shards"
 READ_ALPHA = ("dirichlet", "dirichlet-class", "even")  # the partitions that need alpha
 SCHEDULES = ("constant", "cosine", "exponential")
 OPTIMIZERS = ("sgd", "adam")
-SERVERS = ("sgd", "momentum", "adam", "yogi")
+SERVERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 PRECISIONS = ("float32", "tf32")
 
 # Settings that came after the first runs were stored, at the value those runs had: a run keeps its id.

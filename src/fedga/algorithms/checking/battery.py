@@ -292,6 +292,27 @@ class _Checker:
         self.require(found.shape == (ACTIVE,) and not found.is_floating_point(), wrong)
 
 
+def gradient_passes(algorithm: Algorithm) -> int:
+    """How many gradients a local step takes: the calls of ``at`` in its `gradient`.
+
+    >>> from fedga.algorithms import make_algorithm
+    >>> gradient_passes(make_algorithm("fedsam")), gradient_passes(make_algorithm("fedlesam"))
+    (2, 1)
+    """
+    checker, calls = _Checker(algorithm, type(algorithm).__name__), 0
+    _, received = checker.server()
+    params, start = checker.made.params
+
+    def at(params: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return bowl(params)
+
+    client = client_of(start, algorithm.client_state(start), received, checker.made.class_counts[0])
+    algorithm.gradient(at, params, client)
+    return calls
+
+
 def check_hooks(algorithm: Algorithm, name: str = "") -> None:
     """Refuse, in one sentence that says what to do, an algorithm whose hooks would fail or be wrong in a run.
 

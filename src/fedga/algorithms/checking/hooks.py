@@ -42,6 +42,7 @@ _ASKED_FOR = {
     "server.auxiliary": ("auxiliary_samples",),
     "result.survey": ("evaluates_all_clients",),
     "choice.class_counts": ("needs_class_counts",),
+    "choice.losses": ("needs_losses",),
 }
 
 # Where a hook finds the number of classes.

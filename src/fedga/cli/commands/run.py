@@ -60,7 +60,7 @@ def _fitted(sweep: Sweep, specs: Sequence[RunSpec]) -> list[Provenance]:
 # Names whose registries are not settings; `fedga data list` and `fedga algorithms` say more.
 NAMES: Mapping[str, Sequence[str]] = {
     "algorithm": ALGORITHM_NAMES,
-    "select": ("uniform", "in-turn", "balanced", "bandit"),
+    "select": ("uniform", "in-turn", "balanced", "bandit", "swap-balanced", "power-of-choice"),
     "dataset": tuple(SOURCES),
     "model": ("mlp", "lenet", "resnet20", "package.module:Class"),
     "preset": PRESETS,

@@ -170,6 +170,7 @@ class Segment:
     select_state: dict[str, Tensor]  # of the rule that selects, [lanes, ...]
     client_state: dict[str, Tensor]  # [lanes, clients, ...], on the host where the device has no room
     auxiliary: Tensor | None  # [lanes, classes, samples]: places in the training split
+    select_auxiliary: Tensor | None  # for the rule
     own: Own | None
 
     @property
@@ -249,20 +250,26 @@ class LaneStack:
             names = [name for name in states[which[0]] if name.startswith(prefix)]
             return {name.removeprefix(prefix): torch.stack([states[lane][name] for lane in which]) for name in names}
 
-        lane, algorithm, auxiliary = self.lanes[which[0]], self.lanes[which[0]].algorithm, None
-        if algorithm.auxiliary_samples:
-            seeds = [self.lanes[lane].spec.seed for lane in which]
-            places = [auxiliary_samples(data.dataset, seed, algorithm.auxiliary_samples) for seed in seeds]
-            auxiliary = torch.from_numpy(np.stack(places)).to(self.device)
+        def held(number: int) -> Tensor | None:
+            seeds = [self.lanes[lane].spec.seed for lane in which] if number else []
+            places = [auxiliary_samples(data.dataset, seed, number) for seed in seeds]
+            return torch.from_numpy(np.stack(places)).to(self.device) if places else None
+
+        lane, algorithm, rule = self.lanes[which[0]], self.lanes[which[0]].algorithm, self.lanes[which[0]].selection
+        auxiliary, select_auxiliary = held(algorithm.auxiliary_samples), held(rule.auxiliary_samples)
         kept = stacked("client.")
         home = self.device if data.has_room_for(sum(value.nbytes for value in kept.values())) else torch.device("cpu")
         parts = ((stacked("server."), self.device), (stacked("select."), self.device), (kept, home))
         server, select, kept = ({name: value.to(place) for name, value in part.items()} for part, place in parts)
         own = Own.of(algorithm, self.model, self.device)
-        if own is not None and own.has_head and lane.selection.reads_head:
-            called = type(lane.selection).__name__.lower()
+        called = lane.spec.select.partition(":")[0] if lane.rule is None else type(rule).__name__
+        if own is not None and own.has_head and rule.reads_head:
             raise FedGAError(f"--select {called} reads the head, which stays at the clients here: choose another rule")
-        return Segment(algorithm, lane.selection, slice(which[0], which[-1] + 1), server, select, kept, auxiliary, own)
+        if own is not None and rule.needs_losses:
+            part = "a part of the model stays at the clients here"
+            raise FedGAError(f"--select {called} asks for losses of the global model, and {part}: choose another rule")
+        both = (auxiliary, select_auxiliary)
+        return Segment(algorithm, rule, slice(which[0], which[-1] + 1), server, select, kept, *both, own)
 
     def move(self, params: Tensor, buffers: Tensor, round_number: int) -> None:
         """The next global models, ``[lanes, ...]``, and their averages over rounds."""

@@ -95,6 +95,12 @@ def answer_survey(message: Message, participant: Participant, shelf: ClientState
     return wire.reply(message, report=wire.to_record({"survey": value}))
 
 
+def answer_losses(message: Message, participant: Participant, shelf: ClientStateStore) -> Message:
+    """The loss of the received model, for a rule of selection that asks every client."""
+    value = participant.survey(received_in(message, participant), Algorithm())
+    return wire.reply(message, report=wire.to_record({"loss": value}))
+
+
 def answer_training(message: Message, participant: Participant, shelf: ClientStateStore) -> tuple[Message, Received]:
     """A round of local training; what the client keeps for the next one goes to its ``shelf``."""
     config = wire.config_of(message)
@@ -173,6 +179,7 @@ def _kept_at(shelf: ClientStateStore, counted: int, participant: Participant, re
 
 
 @client_app.query("survey")
+@client_app.query("losses")
 @client_app.query("finish")
 @client_app.evaluate()
 def _answer(message: Message, context: Context) -> Message:
@@ -180,7 +187,10 @@ def _answer(message: Message, context: Context) -> Message:
     return ANSWERS[message.metadata.message_type](message, participant, _shelf(message, context, participant))
 
 
-ANSWERS = {wire.SURVEY: answer_survey, wire.FINISH: answer_final, wire.EVALUATE: answer_evaluation}
+ANSWERS = {
+    **{wire.SURVEY: answer_survey, wire.LOSSES: answer_losses},
+    **{wire.FINISH: answer_final, wire.EVALUATE: answer_evaluation},
+}
 
 
 def _shelf(message: Message, context: Context, participant: Participant) -> ClientStateStore:

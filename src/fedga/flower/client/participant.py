@@ -99,13 +99,14 @@ class Participant:
         return self.model.evaluate_each(received.params[None], received.buffers[None], inputs[None], head)[0]
 
     @torch.no_grad()
-    def survey(self, received: Received) -> Tensor:
-        """Mean over this client's samples of what the algorithm asks about the received model, ``[]``."""
+    def survey(self, received: Received, asking: Algorithm | None = None) -> Tensor:
+        """Mean over this client's samples of what the algorithm asks about the received model, or another, ``[]``."""
+        asking = asking or self.algorithm
         data, total = self.client_data.data, received.params.new_zeros((), dtype=torch.float64)
         for places in self.client_data.places.split(EVALUATED_AT_ONCE):
             logits, targets = self._logits(received, data.gather(places)), data.train_targets[places]
             batch = Batch(logits, targets, torch.ones_like(logits[:, 0]), torch.full_like(logits[0], torch.nan))
-            total += self.algorithm.survey(batch).double().sum()
+            total += asking.survey(batch).double().sum()
         return (total / len(self.client_data.places)).to(received.params.dtype)
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedga.data.assemble import listed
 from fedga.engine.device_data import DeviceData
 from fedga.engine.evaluation.evaluator import ClientEvaluator
-from fedga.engine.round import Asking, Survey, Train, play_round
+from fedga.engine.round import Asking, Losses, Survey, Train, play_round
 from fedga.engine.server import LaneRound, ServerSide, TrainResult, lane_sums
 from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, rows_of, server_state
@@ -24,7 +24,7 @@ from fedga.engine.stack.workers import Workers, computing_in
 from fedga.errors import FedGAError
 from fedga.flower import replies as reading
 from fedga.flower import wire
-from fedga.flower.replies import Declaration, Read, Reply
+from fedga.flower.replies import Declaration, Declared, Read, Reply
 from fedga.flower.server.audience import Audience, TooFewReplies
 from fedga.flower.server.exchange import Exchange
 from fedga.flower.server.roster import Roster
@@ -171,7 +171,12 @@ class RemoteEngine:
                 self.messages = self._messages(wire.TRAIN, clients, number, received, starts)
                 return None
             self.stack.counted[self._answered] = number  # a question before training finds nobody yet
-            answer = [self._survey(number) if isinstance(question, Survey) else self._final(number)]
+            if isinstance(question, Survey):
+                answer = [self._survey(number, wire.SURVEY, "survey", self._declaration.survey)]
+            elif isinstance(question, Losses):
+                answer = [self._survey(number, wire.LOSSES, "loss", self._declaration.loss)]
+            else:
+                answer = [self._final(number)]
 
     def _clients_of(self, asked: Train) -> list[int]:
         """Whom a question is sent to, in the order of the selection."""
@@ -262,11 +267,11 @@ class RemoteEngine:
         replies = self.grid.send_and_receive(questions, timeout=self.timeouts.reply_within_s)
         return self.audience.understood(asked, number, replies, partial(read, self._declaration))
 
-    def _survey(self, number: int) -> Tensor:
+    def _survey(self, number: int, kind: str, name: str, declared: Mapping[str, Declared]) -> Tensor:
         """What every client's samples say about the model, ``[1, clients]``; of absent ones, the mean of the others."""
-        read = partial(reading.read_report, self._declaration.survey)
-        found = self._ask_all(wire.SURVEY, number, _beside(self.server.sent_with_head(0, number)), read)
-        values = {client: report["survey"] for client, report in found.items()}
+        read = partial(reading.read_report, declared)
+        found = self._ask_all(kind, number, _beside(self.server.sent_with_head(0, number)), read)
+        values = {client: report[name] for client, report in found.items()}
         for client in [client for client, value in values.items() if not value.isfinite()]:
             if not self.timeouts.strict:
                 del values[client]

@@ -85,6 +85,8 @@ class AlgorithmStrategy(Strategy):
         dataset = no_samples("own", tuple(map(str, range(num_classes or 2))), Form((1,), pictures=False))
         nobody = Federation(dataset, np.zeros(0, dtype=np.int64), np.zeros(clients + 1, dtype=np.int64))
         lane = Lane(self.spec, nobody, algorithm, copy.deepcopy(model).cpu())
+        if lane.selection.auxiliary_samples:
+            raise FedGAError(f"--select {self.spec.select} needs samples on the server, which has none here: {instead}")
         roster = Roster(clients, noticed=_say)
         timeouts = TimeoutPolicy(strict=False, arrive_within_s=wait_for_clients)
         data = DeviceData(dataset, torch.device("cpu"))
