@@ -9,7 +9,6 @@ from typing import Any
 import typer
 
 from fedga.errors import FedGAError, quoted
-from fedga.spec.catalog import find_source
 
 # Of its parser's errors typer names this one in public. Its base class is what every misuse of the command line raises,
 # whether typer brings the parser along, as it does now, or takes it from the package click, as it did.
@@ -105,6 +104,8 @@ def check_data_dir(folder: Path | None, where: str = "--data-dir") -> Path | Non
 
 def check_data_variable(datasets: Iterable[str]) -> None:
     """The folder of FEDGA_DATA, where one of these data sets is looked for in it: the digits come with scikit-learn."""
+    from fedga.spec.catalog import find_source
+
     written = os.environ.get("FEDGA_DATA")
     sources = [find_source(name) for name in datasets]
     if written and any(source is not None and source.files for source in sources):

@@ -10,7 +10,6 @@ import typer
 from rich.text import Text
 
 from fedga.cli.console import out, say
-from fedga.cli.progress import decoding
 from fedga.cli.training import own_option
 from fedga.cli.usage import check_data_dir
 from fedga.errors import FedGAError, check_known
@@ -76,6 +75,7 @@ def diagnose(
             kind = "a saved model" if saved else "a file of predictions"
             raise FedGAError(f"{source} is {kind}, to which {option} means nothing: leave it out")
     if saved:
+        from fedga.cli.progress import decoding
         from fedga.diagnosis.reading.model import DataOptions, diagnose_model
         from fedga.study.prepare import choose_device
 
@@ -95,6 +95,7 @@ def diagnose(
 
 
 def _of_predictions(source: Path, given: tuple[Any, ...], class_counts: str | None) -> Diagnosis:
+    from fedga.cli.progress import decoding
     from fedga.diagnosis.counts import read_counts
     from fedga.diagnosis.diagnosis import diagnosis_of
     from fedga.diagnosis.reading.columns import ColumnOptions

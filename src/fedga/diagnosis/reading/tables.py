@@ -136,8 +136,8 @@ def _codes(column: Any, words: Vocabulary) -> np.ndarray:
     indices = _values(column.indices, "int64", np.int64, -1)  # which may be unsigned, with no room for -1
     codes = np.full(len(column.dictionary) + 1, -1, dtype=np.int64)
     used = np.flatnonzero(np.bincount(indices + 1, minlength=len(codes))[1:])  # a file lists words of other rows too
-    for at, value in zip(used.tolist(), column.dictionary.take(used).to_pylist(), strict=True):
-        codes[at] = words.code(value)
+    for at in used.tolist():  # one by one: like ``to_numpy``, ``take`` of a numpy array imports pandas
+        codes[at] = words.code(column.dictionary[at].as_py())
     return codes[indices]
 
 
