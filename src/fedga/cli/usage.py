@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,12 @@ _SPELLINGS = (
     ("--seeds", "--seed"),
     ("--alpha", "--alphas"),
     ("--algorithm", "--algorithms"),
+    ("--class-counts", "--prior"),
 )
-_SWITCHES = ("--standardize", "--centralize")
+_SWITCHES = {"--standardize": "true", "--centralize": "true", "--adjust": "1"}  # and what each means without a value
+
+
+_NO_VALUE = re.compile(r"-(?![.\d])|.*\.[A-Za-z]+$")  # the next flag, or a file
 
 
 def checked_arguments(arguments: Sequence[str], program: Any) -> list[str]:
@@ -54,13 +59,13 @@ def _own_spelling(arguments: Sequence[str], command: Any) -> list[str]:
 
 def _with_bare_switches(arguments: Sequence[str]) -> list[str]:
     """``--standardize`` alone means true, ``--no-standardize`` false; with a value it is taken as written."""
-    negated = {f"--no-{flag[2:]}": flag for flag in _SWITCHES}
+    negated = {f"--no-{flag[2:]}": flag for flag, alone in _SWITCHES.items() if alone == "true"}
     spelled: list[str] = []
     for argument, following in zip(arguments, (*arguments[1:], "--"), strict=False):
         if argument in negated:
             spelled += [negated[argument], "false"]
-        elif argument in _SWITCHES and following.startswith("-"):
-            spelled += [argument, "true"]
+        elif argument in _SWITCHES and _NO_VALUE.match(following):
+            spelled += [argument, _SWITCHES[argument]]
         else:
             spelled.append(argument)
     return spelled

@@ -52,7 +52,7 @@ def read_table(path: Path, options: ColumnOptions, show: Progress) -> Prediction
     table = CsvFile(path) if path.suffix.lower() == ".csv" else _ParquetTable(path)
     columns = choose_columns(where, table.names, table.numeric, options)
     labels, sites = columns.labels(where), SiteNames()
-    tallying = Tallying(labels, where, logits=options.logits)
+    tallying = Tallying(labels, where, logits=options.logits, adjust=options.adjust)
     with closing(table.blocks(columns.probabilities, (columns.label, columns.site), show)) as parts:
         for part in parts:
             if part.num_rows:
