@@ -161,7 +161,9 @@ def test_costs_of_every_algorithm_are_those_it_declares() -> None:
     for key in ("extra_up_bytes", "extra_down_bytes", "client_keeps_bytes"):
         assert rows["scaffold"][key] == 4 * 101_770
     assert {name for name, row in rows.items() if not row["sums_suffice"]} == {"climb"}
-    assert cost_columns([rows["climb"]], MLP)["the server needs"] == ["more than sums over clients"]
+    assert cost_columns([rows["climb"]], MLP)["the server needs"] == [
+        "more than sums over clients (a weight for each client; survey)"
+    ]
     assert rows["fedga"]["options"] == {"strength": 1.0, "power": 1.0, "variant": "soft"}
     json.dumps(list(rows.values()))
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from math import prod
@@ -15,7 +16,7 @@ from fedga.common.spreadsheet import csv_text
 from fedga.errors import FedGAError, check_known, quoted
 from fedga.spec.kinds import Number
 
-FORMATS = ("table", "csv", "json")
+FORMATS, SENDS = ("table", "csv", "json"), ("anything", "nothing")
 _MOST_CLASSES = 1_000_000
 _named = partial(own_option, metavar="NAME", panel=None)
 _SMALL_SAMPLE, _FEW_CLASSES = 3 * 128 * 128, 10_000
@@ -23,16 +24,27 @@ _SMALL_SAMPLE, _FEW_CLASSES = 3 * 128 * 128, 10_000
 
 def algorithms(
     names: Annotated[str | None, typer.Argument(help="Such as fedga,mine; else all built-in.", metavar="LIST")] = None,
+    sends: Annotated[str, _named("--sends", "Beside the model: nothing, or anything.", metavar="WHAT")] = SENDS[0],
+    secure_aggregation: Annotated[
+        bool, typer.Option("--secure-aggregation", help="Only what runs when the server sees sums alone.")
+    ] = False,
     model: Annotated[str, typer.Option("--model", help="Network whose size the bytes are counted for.")] = "mlp",
     shape: Annotated[str, typer.Option("--shape", help="Shape of a sample, such as 3x32x32.")] = "1x28x28",
     classes: Annotated[str, typer.Option("--classes", help="Number of classes.", metavar="NUMBER")] = "10",
     format: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",  # noqa: A002
     check: Annotated[str | None, _named("--check", "Look for mistakes of this algorithm or selection rule.")] = None,
 ) -> None:
-    """What every algorithm costs and reveals beyond plain model averaging; your own by name.
+    """What every algorithm costs and reveals beyond plain model averaging; one by name in full.
 
-    The code of an algorithm of your own is run only where it is named: `fedga algorithms fedavg,mine`.
+    The code of an algorithm of your own is run only where it is named: `fedga algorithms fedavg,mine`. Which ones a
+    server can run that may see no more than sums over clients, and which need no message of their own:
+
+        fedga algorithms --secure-aggregation
+
+        fedga algorithms --sends nothing
     """
+    check_known("format", format, FORMATS)
+    check_known("--sends", sends, SENDS)
     if check is not None:
         _check(check, names)
         return
@@ -40,28 +52,41 @@ def algorithms(
     from fedga.algorithms import ALGORITHMS, algorithm_class, own_algorithms
     from fedga.report.combinable import combinable_rows, combinable_table
     from fedga.report.costs import algorithms_rows, algorithms_table
+    from fedga.report.listing import combinable_listing, listing
 
-    check_known("format", format, FORMATS)
     number = int(Number(whole=True, least=2, most=_MOST_CLASSES).parse("--classes", classes) or 0)
     parameters = _parameters(model, shape, number)
     mine, asked = own_algorithms(), None if names is None else [name.strip() for name in names.split(",")]
-    others = combinable_rows(asked)
     left = asked and [name for name in asked if name in {*ALGORITHMS, *mine} or not combinable_rows([name])]
-    named = None if left is None else {name: algorithm_class(name) for name in left}
-    if named is None and mine:
+    named = {name: algorithm_class(name) for name in (ALGORITHMS if left is None else left)}
+    if asked is None and mine:
         say(f"your own are not run unless you name them: fedga algorithms {','.join(mine)}")
-    rows = algorithms_rows(parameters, number, named) or others
-    if format == "table":
-        if named != {}:
-            out.print(algorithms_table(model, parameters, number, named, width=out.width))
+
+    def fits(row: Mapping[str, Any]) -> bool:
+        return not (sends == "nothing" and row.get("sends_extra")) and (row["sums_suffice"] or not secure_aggregation)
+
+    rows = [row for row in algorithms_rows(parameters, number, named) if fits(row)]
+    others = [row for row in combinable_rows(asked) if fits(row)] if sends != "nothing" else []
+    if not rows and not others:
+        say("none of them is as you ask: leave out --sends or --secure-aggregation to see what they need")
+    if format == "json":
+        print(json.dumps(rows or others, indent=2, ensure_ascii=False))
+    elif format == "csv" and (rows or others):
+        print(csv_text([(rows or others)[0], *map(_cells, rows or others)]), end="")
+    elif format == "table":
+        if rows and asked is None:
+            out.print(listing(rows, model, parameters, width=out.width))
+        elif rows:
+            shown = {row["algorithm"]: named[row["algorithm"]] for row in rows}
+            out.print(algorithms_table(model, parameters, number, shown, width=out.width))
         if others:
-            out.print(combinable_table(others, width=out.width))
-    elif format == "json":
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-    else:
-        options = (":".join(f"{name}={value}" for name, value in row["options"].items()) for row in rows)
-        filled = ((row | {"options": text}).values() for row, text in zip(rows, options, strict=True))
-        print(csv_text([rows[0], *filled]), end="")
+            out.print((combinable_listing if asked is None else combinable_table)(others, width=out.width))
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    """A row of the CSV: options as they are typed."""
+    options = ":".join(f"{name}={value}" for name, value in row["options"].items())
+    return list({**row, "options": options}.values())
 
 
 def _check(algorithm: str, names: str | None) -> None:
