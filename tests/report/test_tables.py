@@ -157,6 +157,7 @@ def test_costs_of_every_algorithm_are_those_it_declares() -> None:
     assert rows["fedrl"]["server_samples_per_class"] == 32
     assert rows["fedrl"]["server_learns"] == "how rare each class is overall"
     assert (rows["climb"]["survey_down_bytes"], rows["climb"]["extra_up_bytes"]) == (4 * 101_770, 4)
+    assert rows["fednh"]["extra_forward_passes"] == "1 over a client's data at its end"
     assert rows["climb"]["extra_forward_passes"] == "1 over all data of every client"
     for key in ("extra_up_bytes", "extra_down_bytes", "client_keeps_bytes"):
         assert rows["scaffold"][key] == 4 * 101_770

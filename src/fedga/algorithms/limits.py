@@ -39,5 +39,6 @@ def extra_passes(algorithm: Algorithm) -> list[str]:
     """Forward passes beside those of FedAvg, in words."""
     passes = ["1 per local step"] if algorithm.needs_global_logits else []
     passes += ["those of its gradient"] if overrides(algorithm, "gradient") else []
+    passes += ["1 over a client's data at its end"] if algorithm.needs_class_features else []
     passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []
     return passes + (["over the server's samples"] if algorithm.auxiliary_samples else [])

@@ -13,6 +13,7 @@ from fedga.report.terminal import Column, TitledTable, make_table
 _NONE = "–"
 _PASSES = {  # the words of `extra_passes`, in one
     "those of its gradient": "gradient",
+    "1 over a client's data at its end": "after",
     "1 over all data of every client": "survey",
     "over the server's samples": "server's",
 }
