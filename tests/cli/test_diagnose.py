@@ -134,7 +134,7 @@ def test_bad_options(predictions: Path) -> None:
     assert "--fail-above must be" in refused(f"diagnose {predictions} --fail-above 0.5")
     assert "to which --dataset means nothing" in refused(f"diagnose {predictions} --dataset digits")
     assert "to which --device means nothing" in refused(f"diagnose {predictions} --device foo")
-    assert "is neither a .csv or .json file nor a list" in refused(f"diagnose {predictions} --class-counts 3,4")
+    assert "is neither a .csv or .json file nor a list" in refused(f"diagnose {predictions} --class-counts 3,x")
     assert "counts.json does not exist" in refused(f"diagnose {predictions} --class-counts counts.json")
     assert "leave out 'melanoma'" in refused(f"diagnose {predictions} --class-counts nevus=3,keratosis=1")
     assert "must end in .html" in refused(f"diagnose {predictions} --out page.pdf")

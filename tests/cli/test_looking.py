@@ -54,6 +54,23 @@ def test_a_rule_that_is_named_shows_its_row(monkeypatch: pytest.MonkeyPatch) -> 
     assert row["setting"] == "--select bandit"
 
 
+def test_algorithms_are_filtered_by_what_they_ask_for() -> None:
+    rows = {row["algorithm"]: row for row in json.loads(done("algorithms --format json").out)}
+    secure = {row["algorithm"] for row in json.loads(done("algorithms --secure-aggregation --format json").out)}
+    assert secure == {name for name, row in rows.items() if row["sums_suffice"]} < rows.keys()
+    silent = {row["algorithm"] for row in json.loads(done("algorithms --sends nothing --format json").out)}
+    sizes = ("extra_up_bytes", "extra_down_bytes", "survey_down_bytes", "final_up_bytes")
+    assert silent == {name for name, row in rows.items() if not any(row[size] for size in sizes)}
+    assert "fedga" in silent & secure
+    assert "--select bandit" not in (table := done("algorithms --secure-aggregation").out)
+    assert "--select in-turn" in table
+    assert " no " not in "".join(line for line in table.splitlines() if line.split()[:1] == ["scaffold"])
+    nobody = done("algorithms climb --secure-aggregation")
+    assert (nobody.out, nobody.err.count("none of them is as you ask")) == ("", 1)
+    assert json.loads(done("algorithms climb --sends nothing --format json").out) == []
+    assert "did you mean 'nothing'" in fedga("algorithms --sends noting").complaint
+
+
 def test_algorithms_are_checked_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[object] = []
     monkeypatch.setattr("fedga.testing.check_algorithm", lambda algorithm: checked.append(algorithm) or ["good"])

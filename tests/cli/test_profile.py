@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedga.cli import training
+from fedga.cli import progress
 from fedga.engine.profile import PHASES
 from tests.cli.program import SMALL, done, fedga
 
@@ -97,7 +97,7 @@ def test_interrupted_run_still_tells(how: str, monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
         return len(calls) > 3
 
-    monkeypatch.setattr(training, "stop_request", lambda: nullcontext(call))
+    monkeypatch.setattr(progress, "stop_request", lambda: nullcontext(call))
     monkeypatch.setattr(threading, "active_count", lambda: 1)  # else an interrupt ends the whole process
     stopped = fedga(f"run {SMALL} --rounds 9 --algorithm fedga --profile --out out")
     assert stopped.code == 130

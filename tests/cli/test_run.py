@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedga.cli import _program, console, progress, training
+from fedga.cli import _program, console, progress
 from fedga.engine.engine import Engine
 from fedga.engine.server import LaneRound
 from fedga.store.store import Store
@@ -396,6 +396,7 @@ def test_continued_runs_of_another_command_are_not_counted(monkeypatch: pytest.M
 def _stopping_after(monkeypatch: pytest.MonkeyPatch, rounds: int) -> Iterator[None]:
     """As if Ctrl-C were pressed in that round."""
     calls: list[int] = []
+    stop_request = progress.stop_request
 
     @contextmanager
     def request() -> Iterator[Callable[[], bool]]:
@@ -403,11 +404,11 @@ def _stopping_after(monkeypatch: pytest.MonkeyPatch, rounds: int) -> Iterator[No
             calls.append(1)
             return asked() or len(calls) > rounds
 
-        with progress.stop_request() as asked:
+        with stop_request() as asked:
             yield call
 
     with monkeypatch.context() as patched:
-        patched.setattr(training, "stop_request", request)
+        patched.setattr(progress, "stop_request", request)
         yield
 
 

@@ -19,10 +19,10 @@ from fedga.diagnosis.diagnosis import diagnosis_of
 from fedga.diagnosis.reading import csv_blocks
 from fedga.diagnosis.reading.arrays import pieces_of, tally_arrays
 from fedga.diagnosis.reading.columns import ColumnOptions
-from fedga.diagnosis.reading.model import _federation
 from fedga.diagnosis.reading.tables import read_predictions
 from fedga.diagnosis.reading.tally import Predictions
 from fedga.errors import FedGAError
+from fedga.study.model_files import SavedModel
 from tests.diagnosis.made_up import MadeUp, made_up, rows_of, write_csv, write_npz, write_parquet
 
 
@@ -348,4 +348,4 @@ def test_columns_of_a_frame_are_the_names_of_the_classes() -> None:
 def test_a_partition_that_only_a_model_file_names_is_not_run() -> None:
     saved = SimpleNamespace(spec=SimpleNamespace(partition="mine"))
     with pytest.raises(FedGAError, match="names the partition 'mine', which is none of fedga's own: name it"):
-        _federation(load_dataset("digits"), saved)  # type: ignore[arg-type]
+        SavedModel.federation(saved, load_dataset("digits"))  # type: ignore[arg-type]

@@ -13,9 +13,8 @@ from urllib.parse import unquote
 
 import pytest
 from playwright.sync_api import sync_playwright
-from typer.main import get_command
 
-from fedga.cli import _program, app
+from fedga.cli import _program
 from fedga.spec.settings import SETTINGS
 from tests.browser import CHROMIUM, needs_chromium
 from tests.docs.blocks import ROOT, read_blocks
@@ -104,8 +103,7 @@ def test_the_docstrings_examples_and_roles_are_rendered(pages: dict[str, Seen]) 
 
 
 def test_every_command_option_and_setting_is_in_the_reference(pages: dict[str, Seen]) -> None:
-    _program()
-    waiting = [get_command(app)]
+    waiting = [_program()]
     options = set()
     while waiting:
         command = waiting.pop()

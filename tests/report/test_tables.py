@@ -157,13 +157,16 @@ def test_costs_of_every_algorithm_are_those_it_declares() -> None:
     assert rows["fedrl"]["server_samples_per_class"] == 32
     assert rows["fedrl"]["server_learns"] == "how rare each class is overall"
     assert (rows["climb"]["survey_down_bytes"], rows["climb"]["extra_up_bytes"]) == (4 * 101_770, 4)
+    assert rows["fednh"]["extra_forward_passes"] == "1 over a client's data at its end"
     assert rows["climb"]["extra_forward_passes"] == "1 over all data of every client"
     assert rows["fedsam"]["extra_forward_passes"] == "1 per local step, and backward"
     assert rows["fedacg"]["extra_forward_passes"] == rows["fedlesam"]["extra_forward_passes"] == ""
     for key in ("extra_up_bytes", "extra_down_bytes", "client_keeps_bytes"):
         assert rows["scaffold"][key] == 4 * 101_770
     assert {name for name, row in rows.items() if not row["sums_suffice"]} == {"climb", "fed-focal", "astraea"}
-    assert cost_columns([rows["climb"]], MLP)["the server needs"] == ["more than sums over clients"]
+    assert cost_columns([rows["climb"]], MLP)["the server needs"] == [
+        "more than sums over clients (a weight for each client; survey)"
+    ]
     assert rows["fedga"]["options"] == {"strength": 1.0, "power": 1.0, "variant": "soft"}
     json.dumps(list(rows.values()))
 

@@ -4,8 +4,9 @@ import errno
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -45,21 +46,58 @@ def _common(
     """Options of every command; ``main`` takes ``--traceback`` out first, so that it may stand anywhere."""
 
 
+# Command -> its module in `fedga.cli.commands` and its function there, or the `app` of a group; in the order of --help.
+_HOMES = {
+    "run": ("run", "command"),
+    "paper": ("paper", "paper"),
+    "tune": ("tune", "tune"),
+    "report": ("inspect", "report"),
+    "results": ("inspect", "results"),
+    "archive": ("inspect", "archive"),
+    "unpack": ("inspect", "unpack"),
+    "repair": ("inspect", "repair"),
+    "evaluate": ("evaluate", "evaluate_model"),
+    "diagnose": ("diagnose", "diagnose"),
+    "algorithms": ("algorithms", "algorithms"),
+    "new": ("new", "app"),
+    "data": ("data", "app"),
+    "flower": ("flower", "app"),
+}
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name; the module of one is loaded when that command is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _HOMES:
+            raise KeyError(name)
+        return _command(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_HOMES)
+
+    def __len__(self) -> int:
+        return len(_HOMES)
+
+
+@cache
+def _command(name: str) -> Any:
+    module, attribute = _HOMES[name]
+    found = getattr(import_module(f"fedga.cli.commands.{module}"), attribute)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode, callback=lambda: None)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name)(found)
+    group: Any = get_command(alone)
+    return group.commands[name]
+
+
 @cache
 def _program() -> Any:
-    """The commands, which live in modules of their own, loaded once."""
-    from fedga.cli.commands import data, diagnose, flower, inspect, new, paper, run, tune
-
-    app.command("run")(run.command)
-    for function in (paper.paper, tune.tune, inspect.report, inspect.results, inspect.archive, inspect.unpack):
-        app.command()(function)
-    app.command()(inspect.repair)
-    app.command("evaluate")(inspect.evaluate_model)
-    app.command()(diagnose.diagnose)
-    app.command()(inspect.algorithms)
-    for name, group in {"new": new, "data": data, "flower": flower}.items():
-        app.add_typer(group.app, name=name)
-    return get_command(app)
+    program: Any = get_command(app)
+    program.commands = _Commands()
+    return program
 
 
 _FILE_ERRORS = {

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedga.cli.console import err, fail, say
-from fedga.cli.progress import SweepProgress, decoding, stop_request
 from fedga.cli.usage import check_data_dir, check_data_variable
 from fedga.errors import FedGAError, check_known
 from fedga.spec.grid import Provenance
 from fedga.spec.kinds import Number
 from fedga.spec.settings import RunSpec
-from fedga.store.archive import is_archive
-from fedga.store.database import explained
 from fedga.tracking import parse_services, tracking
 
 if TYPE_CHECKING:
@@ -102,6 +99,7 @@ def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = 
 
     import torch
 
+    from fedga.cli.progress import decoding
     from fedga.engine.profile import DATA, NO_PROFILE, Stopwatch
     from fedga.study.prepare import Preparation, choose_device
 
@@ -120,7 +118,9 @@ def train(
     prepared: Prepared, folder: Path, program: Program, *, axes: Sequence[str], provenance: Sequence[Provenance] = ()
 ) -> None:
     """Train what the folder does not have yet, with a bar; Ctrl-C ends the program after the round it is in."""
+    from fedga.cli.progress import SweepProgress, stop_request
     from fedga.report.tables import settings_table
+    from fedga.store.archive import is_archive
     from fedga.store.store import Store
     from fedga.study.sweep import Interrupted, Observer, run_sweep
 
@@ -159,6 +159,7 @@ def _profiling(profile: Profile, folder: Path) -> Iterator[None]:
     """At the end, also where the user stops the run, print what ``profile`` measured, and write it as JSON."""
     from fedga.engine.profile import Stopwatch
     from fedga.report.profile import profile_table
+    from fedga.store.database import explained
     from fedga.study.sweep import Interrupted
 
     stopped: BaseException | None = None

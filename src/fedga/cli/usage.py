@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import typer
 
 from fedga.errors import FedGAError, quoted
-from fedga.spec.catalog import find_source
 
 # Of its parser's errors typer names this one in public. Its base class is what every misuse of the command line raises,
 # whether typer brings the parser along, as it does now, or takes it from the package click, as it did.
@@ -21,8 +21,12 @@ _SPELLINGS = (
     ("--seeds", "--seed"),
     ("--alpha", "--alphas"),
     ("--algorithm", "--algorithms"),
+    ("--class-counts", "--prior"),
 )
-_SWITCHES = ("--standardize", "--centralize")
+_SWITCHES = {"--standardize": "true", "--centralize": "true", "--adjust": "1"}  # and what each means without a value
+
+
+_NO_VALUE = re.compile(r"-(?![.\d])|.*\.[A-Za-z]+$")  # the next flag, or a file
 
 
 def checked_arguments(arguments: Sequence[str], program: Any) -> list[str]:
@@ -55,13 +59,13 @@ def _own_spelling(arguments: Sequence[str], command: Any) -> list[str]:
 
 def _with_bare_switches(arguments: Sequence[str]) -> list[str]:
     """``--standardize`` alone means true, ``--no-standardize`` false; with a value it is taken as written."""
-    negated = {f"--no-{flag[2:]}": flag for flag in _SWITCHES}
+    negated = {f"--no-{flag[2:]}": flag for flag, alone in _SWITCHES.items() if alone == "true"}
     spelled: list[str] = []
     for argument, following in zip(arguments, (*arguments[1:], "--"), strict=False):
         if argument in negated:
             spelled += [negated[argument], "false"]
-        elif argument in _SWITCHES and following.startswith("-"):
-            spelled += [argument, "true"]
+        elif argument in _SWITCHES and _NO_VALUE.match(following):
+            spelled += [argument, _SWITCHES[argument]]
         else:
             spelled.append(argument)
     return spelled
@@ -105,6 +109,8 @@ def check_data_dir(folder: Path | None, where: str = "--data-dir") -> Path | Non
 
 def check_data_variable(datasets: Iterable[str]) -> None:
     """The folder of FEDGA_DATA, where one of these data sets is looked for in it: the digits come with scikit-learn."""
+    from fedga.spec.catalog import find_source
+
     written = os.environ.get("FEDGA_DATA")
     sources = [find_source(name) for name in datasets]
     if written and any(source is not None and source.files for source in sources):

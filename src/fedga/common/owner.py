@@ -7,7 +7,6 @@ another machine, after a restart or inside another container, so ``machine`` nam
 import hashlib
 import os
 import re
-import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -65,6 +64,8 @@ def is_gone(owner: object, last_sign: object) -> bool:
 
 def _machine() -> str:
     """Host name with a hash of its boot and process namespace: where process numbers mean the same."""
+    import socket  # a few milliseconds, which only who writes files needs
+
     parts = ["", ""]
     with suppress(OSError):
         parts[0] = Path("/proc/sys/kernel/random/boot_id").read_text()

@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fedga.data.formats.csv_files import cells_of
 from fedga.data.formats.files import read_whole, reading
 from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, text_of
 from fedga.errors import FedGAError, quoted
+from fedga.measures.prior import prior_shift
 
 _BYTES_PER_LETTER = 30  # that a file of short names and numbers takes in memory, by its size
 Given = Sequence[float] | np.ndarray | Mapping[Any, Any]
@@ -36,8 +38,31 @@ class TrainingCounts:
         return self.counts.sum(0)
 
 
-def read_counts(given: str) -> dict[str, Any]:
-    """Counts as text, ``cat=100,dog=3``, or in a file: JSON, or CSV with the columns class, count and perhaps site."""
+@dataclass(frozen=True, eq=False)
+class Adjustment:
+    """A prior correction of what a model predicts (`fedga.measures.prior`)."""
+
+    tau: float
+    counts: Given | None = None  # training samples; None: those of the run that a saved model comes from
+
+    def shift(self, class_names: Sequence[str], known: TrainingCounts | None = None) -> np.ndarray:
+        """What to add to logits, [classes]; ``known`` are the counts where none were given."""
+        counts = known if self.counts is None else holdings_of(self.counts, class_names, (), "")
+        if counts is None:
+            cure = "give them with --class-counts cat=900,dog=30 (in Python class_counts=)"
+            raise FedGAError(f"an adjustment needs the samples of each class that were trained on: {cure}")
+        return prior_shift(counts.totals, self.tau)
+
+    @property
+    def note(self) -> str:
+        return f"Predictions are adjusted, τ = {self.tau:g}: each logit less τ times the log of its class's share."
+
+
+def read_counts(given: str) -> Mapping[str, Any] | list[float]:
+    """Counts as text, ``cat=100,dog=3`` or ``100,3`` in the order of the classes, or in a file.
+
+    A file is JSON, or CSV with the columns class, count and perhaps site.
+    """
     path = Path(given)
     if path.suffix.lower() in (".csv", ".json"):
         read, what = (_from_csv, "a CSV file") if path.suffix.lower() == ".csv" else (_from_json, "a JSON file")
@@ -45,6 +70,8 @@ def read_counts(given: str) -> dict[str, Any]:
             needed = _BYTES_PER_LETTER * require_regular(path).st_size
             require_memory(needed, str(path), "give a file with one number per class, or per site and class")
             return read(path, read_whole(path, what))
+    with suppress(ValueError):
+        return [float(number) for number in given.split(",")]
     pairs = [part.rpartition("=") for part in given.split(",") if part.strip()]
     if not pairs or not all(sign and name.strip() for name, sign, _ in pairs):
         raise FedGAError(f"--class-counts {given!r} is neither a .csv or .json file nor a list such as cat=100,dog=3")
@@ -90,6 +117,9 @@ def _shown(value: object) -> str:
 def holdings_of(given: Given, class_names: Sequence[str], site_names: Sequence[str], source: str) -> TrainingCounts:
     """Counts in one of the forms that a user may give them in: by place, by class, or by site and class."""
     if not isinstance(given, Mapping):
+        if len(given) != len(class_names):
+            there = f"{len(given)} class count{'s' * (len(given) != 1)} for {len(class_names)} classes"
+            raise FedGAError(f"there {'is' if len(given) == 1 else 'are'} {there}: give one number for every class")
         class_names, given = tuple(map(str, range(len(class_names)))), dict(enumerate(given))
     labels = Labels(class_names)
     if not any(isinstance(value, Mapping) for value in given.values()):

@@ -1,15 +1,15 @@
 """A diagnosis as a value, and the function that makes one of predictions in memory."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from fedga.diagnosis.counts import Given, TrainingCounts, holdings_of
+from fedga.diagnosis.counts import Adjustment, Given, TrainingCounts, holdings_of
 from fedga.diagnosis.measure import Errors, errors_of, stationary_bounds
 from fedga.diagnosis.reading.arrays import pieces_of, tally_arrays
 from fedga.diagnosis.reading.tally import Predictions
@@ -33,6 +33,7 @@ class Diagnosis:
     sites: Errors | None
     holdings: TrainingCounts
     notes: tuple[str, ...] = ()  # what the numbers were measured on, where it is not obvious
+    before: Self | None = None  # of adjusted predictions: the diagnosis of the same without the adjustment
 
     @property
     def ea_ratio(self) -> float:
@@ -79,6 +80,7 @@ def diagnose(
     class_counts: Given | None = None,
     *,
     logits: bool = False,
+    adjust: float | None = None,
     name: str = "the predictions",
 ) -> Diagnosis:
     """Is a model forgetting somebody's class? probs: [samples, classes], labels: [samples], sites: [samples].
@@ -87,6 +89,9 @@ def diagnose(
     softmax (or sigmoid) is applied. Labels are places from 0 or names of ``class_names``, which are the columns of a
     DataFrame if left out. ``class_counts`` are the samples of each class that were *trained* on: a sequence, a mapping
     by class, or a mapping of these by site; left out, the labels given here are counted in their place.
+
+    With ``adjust`` τ the predictions are first corrected for the class counts, which must be given then: `prior_shift`
+    is added to their logarithms. ``found.before`` is the diagnosis of the predictions as they are.
 
     >>> probs = [[0.9, 0.1]] * 80 + [[0.8, 0.2]] * 20
     >>> found = diagnose(probs, ["healthy"] * 80 + ["ill"] * 20, class_names=["healthy", "ill"])
@@ -102,8 +107,22 @@ def diagnose(
         class_names = columns
     values, places = _numbers(probs), None if sites is None else _words("sites", sites)
     given = (_words("labels", labels), places, class_names)
-    predictions = tally_arrays(values.shape, pieces_of(values), *given, "probs", logits=logits)
-    return diagnosis_of(predictions, name, class_counts)
+
+    def diagnosed(adjustment: Adjustment | None) -> Diagnosis:
+        options: dict[str, Any] = {"logits": logits, "adjust": adjustment}
+        predictions = tally_arrays(values.shape, pieces_of(values), *given, "probs", **options)
+        return diagnosis_of(predictions, name, class_counts)
+
+    return with_adjustment(diagnosed, None if adjust is None else Adjustment(adjust, class_counts))
+
+
+def with_adjustment(diagnosed: Callable[[Adjustment | None], Diagnosis], adjustment: Adjustment | None) -> Diagnosis:
+    """The diagnosis of predictions as they are; or, if there is an adjustment, with it, and the former beside it."""
+    before = diagnosed(None)
+    if adjustment is None:
+        return before
+    after = diagnosed(adjustment)
+    return replace(after, notes=(*after.notes, adjustment.note), before=before)
 
 
 def diagnosis_of(

@@ -62,6 +62,9 @@ def as_dict(found: Diagnosis) -> dict[str, Any]:
         "classes": class_rows(found),
         "sites": site_rows(found),
     }
+    if found.before is not None:
+        same = ("verdict", "headline", *_OVERALL, "classes")
+        content["before"] = {name: value for name, value in as_dict(found.before).items() if name in same}
     return {name: _plain(value) for name, value in content.items()}
 
 
@@ -181,7 +184,8 @@ def page_tables(found: Diagnosis) -> list[Table]:
         "classes give to this one, added up over these classes."
     )
     names: tuple[str, ...] = ("class", "trained_on", *_ERRORS, "interval", "expected", "place")
-    tables = [_table("classes", "Every class", names, _class_rows(found), caption)]
+    tables = [] if found.before is None else [comparison_table(found, found.before)]
+    tables.append(_table("classes", "Every class", names, _class_rows(found), caption))
     if found.sites is None:
         return tables
     names = ("site", "samples", "classes", "accuracy", "ea_ratio", "worst_class", "worst_ea")
@@ -202,6 +206,34 @@ def terminal_table(found: Diagnosis) -> Table:
     left = int((~np.isnan(ea)).sum()) - len(shown)
     caption = f"{left} more {'class is' if left == 1 else 'classes are'} less one-sided." if left else ""
     return _table("diagnosis", "", names, [rows[at] for at in shown], caption)
+
+
+_OVERALL = ("accuracy", "balanced_accuracy", "ea_ratio")
+
+
+def comparison_table(found: Diagnosis, before: Diagnosis) -> Table:
+    """Scores without and with an adjustment: of all samples, and of the classes that were rarest in training."""
+    whole, whole_before = as_dict(found), as_dict(before)
+    rows = [
+        (Cell(text), Cell(""), *(_score(name, each[name]) for each in (whole_before, whole)))
+        for name, text in zip(_OVERALL, ("accuracy", "balanced accuracy", "EA ratio"), strict=True)
+    ]
+    rarest = np.argsort(found.holdings.totals, kind="stable")[:_IN_TERMINAL].tolist()
+    for at in rarest:
+        name = Cell(f"recognised of {found.class_names[at]}")
+        recognised = (each.everywhere.accuracy[at].item() for each in (before, found))
+        rows.append((name, Cell(number(found.holdings.totals[at])), *(_score("accuracy", of) for of in recognised)))
+    caption = f"Trained on: samples, {found.holdings.source}."
+    if left := len(found.class_names) - len(rarest):
+        caption += f" {left} more {'class' if left == 1 else 'classes'} had no fewer."
+    headings = ("", "trained on", "as it is", "adjusted")
+    return Table("comparison", "Before and after the adjustment", headings, tuple(rows), caption)
+
+
+def _score(name: str, value: float | None) -> Cell:
+    if value is None or math.isnan(value):
+        return Cell(NOTHING)
+    return Cell(number_text(value, True) if name == "ea_ratio" else f"{100 * value:.1f} %", value)
 
 
 def _class_rows(found: Diagnosis) -> list[Record]:

@@ -21,7 +21,6 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +119,13 @@ class Plugin:
         except (Exception, SystemExit) as error:
             hint = ": check the name and PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
             raise FedGAError(f"{self} cannot be imported: {format_error(error)}{hint}") from error
+
+
+def entry_points(group: str) -> Any:
+    """As of `importlib.metadata`, which loads here: only who looks through the installed packages waits for it."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group)
 
 
 def parts(kind: str, built_in: Collection[str] = (), *, installed: bool = True) -> dict[str, Plugin]:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from fedga import plugins
 from fedga.algorithms.base import overrides
+from fedga.algorithms.limits import more_than_sums
 from fedga.data.partitions import PARTITIONS, find_partition
 from fedga.report.series import setting_text
 from fedga.report.terminal import Column, TitledTable, make_table
@@ -29,7 +30,7 @@ _KINDS: Mapping[str, tuple[str, Mapping[str, type], Callable[[str], Any]]] = {
 def combinable_rows(names: Collection[str] | None = None) -> list[dict[str, Any]]:
     """A row for each, or for those named; code of the user's own is run where it is named, and not otherwise."""
     rows: list[dict[str, Any]] = []
-    empty = dict.fromkeys(_HEADINGS, "") | {"options": {}, "source": ""}
+    empty: dict[str, Any] = dict.fromkeys(_HEADINGS, "") | {"options": {}, "source": "", "sums_suffice": True}
     for flag, (kind, ours, load) in _KINDS.items():
         for name, part in (dict.fromkeys(ours) | plugins.parts(kind, ours)).items():
             if names is None or not {name, f"{flag}:{name}"}.isdisjoint(names):
@@ -45,7 +46,7 @@ def combinable_rows(names: Collection[str] | None = None) -> list[dict[str, Any]
 
 def _row(flag: str, found: Any) -> dict[str, Any]:
     text = (inspect.getdoc(inspect.getmodule(found)) or "").replace("`", "")
-    row = {"what it does": " ".join(re.split(r"\.(?=\s+[A-Z]|\s*$)", text)[0].split())}
+    row: dict[str, Any] = {"what it does": " ".join(re.split(r"\.(?=\s+[A-Z]|\s*$)", text)[0].split())}
     options = {each.name: each.default for each in fields(found)} if is_dataclass(found) else {}
     if flag == "server":
         options["--server-rate"] = found.default_rate
@@ -59,6 +60,7 @@ def _row(flag: str, found: Any) -> dict[str, Any]:
         learned = "; ".join(words for words, needed in undeclared.items() if needed)
         row["the server learns"] = learned if found.reveals == Selection.reveals else found.reveals
         row["the server needs"] = "; ".join(name for name, needed in needs.items() if needed)
+        row["sums_suffice"] = not more_than_sums(found())
     return row | {"options": options, "source": getattr(found, "citation", "")}
 
 

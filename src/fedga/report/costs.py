@@ -8,7 +8,7 @@ from rich.text import Text
 
 from fedga.algorithms import ALGORITHMS, Algorithm, own_algorithms
 from fedga.algorithms.base import Sent, overrides
-from fedga.algorithms.checking.battery import gradient_passes
+from fedga.algorithms.limits import extra_passes, more_than_sums, sends_extra
 from fedga.algorithms.parameters import Parameters
 from fedga.drawing.style import algorithm_rank
 from fedga.report.series import setting_text
@@ -32,17 +32,6 @@ def algorithms_rows(
     return [row | {"defined_in": mine[name].origin if name in mine else ""} for name, row in rows.items()]
 
 
-def _of_gradient(algorithm: Algorithm) -> list[str]:
-    """What a step's own `gradient` costs beside the one that every algorithm takes."""
-    if not overrides(algorithm, "gradient"):
-        return []
-    try:
-        extra = gradient_passes(algorithm) - 1
-    except Exception:  # the user's own, which no run has checked yet
-        return ["those of its gradient"]
-    return [f"{extra} per local step, and backward"] if extra > 0 else []
-
-
 def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_classes: int) -> dict[str, Any]:
     own, sizes = algorithm(), dict(zip(network.shapes, network.sizes, strict=True)) if network else {}
     moving = set(own.moves(network) if network and overrides(own, "moves") else sizes)
@@ -59,12 +48,6 @@ def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_
     keeps = [one.name.replace("_", " ") for one in algorithm.client_state_spec]
     if overrides(own, "travels"):
         keeps.append("its own head" if network and kept and kept <= set(network.head) else "its own parameters")
-    passes = ["1 per local step"] if algorithm.needs_global_logits else []
-    passes += _of_gradient(own)
-    passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []
-    passes += ["over the server's samples"] if algorithm.auxiliary_samples else []
-    single = [hook for hook in ("inspect", "weights", "groups") if overrides(own, hook)]
-    single += [one.name for one in (*algorithm.uploads, *algorithm.final_uploads) if not one.summed]
     model_bytes = FLOAT * (num_parameters - kept_bytes)
     return {
         "algorithm": name,
@@ -75,12 +58,14 @@ def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_
         "survey_up_bytes": total(survey),
         "final_up_bytes": total(algorithm.final_uploads),
         "survey_down_bytes": model_bytes if algorithm.evaluates_all_clients else 0,
-        "extra_forward_passes": "; ".join(passes),
+        "extra_forward_passes": "; ".join(extra_passes(own)),
         "client_keeps_bytes": total(algorithm.client_state_spec) + FLOAT * kept_bytes,
         "client_keeps": "; ".join(keeps),
         "server_learns": "; ".join(dict.fromkeys(learned)),
         "server_samples_per_class": algorithm.auxiliary_samples,
-        "sums_suffice": not single,
+        "sends_extra": sends_extra(own),
+        "sums_suffice": not more_than_sums(own),
+        "needed_of_single_clients": "; ".join(more_than_sums(own)),
         "options": {field.name: field.default for field in fields(algorithm)},
     }
 
@@ -112,7 +97,7 @@ def cost_columns(rows: Sequence[Mapping[str, Any]], network: Parameters | None) 
     downs = [(row["extra_down_bytes"], row["survey_down_bytes"]) for row in rows]
     less = [FLOAT * network.total - row["model_bytes"] if network else 0 for row in rows]
     final = [row["final_up_bytes"] for row in rows]
-    samples = [(row["server_samples_per_class"], row["sums_suffice"]) for row in rows]
+    samples = [(row["server_samples_per_class"], row["needed_of_single_clients"]) for row in rows]
     sizes = [f" ({human_bytes(row['client_keeps_bytes'])})" if network and row["client_keeps"] else "" for row in rows]
     return {
         "extra up": [_bytes_text(*of, "from every client") for of in zip(ups, less, final, strict=True)],
@@ -131,9 +116,8 @@ def _bytes_text(sent: tuple[int, int], less: int, final: int, whom: str) -> str:
     return "; ".join(f"{human_bytes(number)}{word}" for word, number in ({"": sent[0]} | words).items() if number)
 
 
-def _needs_text(samples: int, sums_suffice: bool) -> str:
-    """Sums suffice under secure aggregation."""
-    single = "" if sums_suffice else "more than sums over clients"
+def _needs_text(samples: int, of_single: str) -> str:
+    single = f"more than sums over clients ({of_single})" if of_single else ""
     return "; ".join(filter(None, [f"{samples} samples of each class" if samples else "", single]))
 
 

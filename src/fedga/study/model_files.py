@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,8 @@ from fedga import plugins
 from fedga.algorithms import ALGORITHMS, make_algorithm
 from fedga.common.files import write_whole
 from fedga.common.sealed import DamagedError, seal, unseal
-from fedga.data import Dataset
+from fedga.data import PARTITIONS, Dataset, Federation, load_dataset
+from fedga.data.assemble import listed
 from fedga.engine.device_data import InputScaling
 from fedga.engine.headed import with_head
 from fedga.engine.stack.stacked import float_buffers, trained_parameters
@@ -28,7 +30,7 @@ from fedga.models import MODELS, build_model, own_model
 from fedga.spec.catalog import find_source
 from fedga.spec.settings import SITES, RunSpec
 from fedga.store.database import one_line
-from fedga.study.prepare import fitting_model
+from fedga.study.prepare import federation_of, fitting_model
 
 FORMAT = "fedga-model-1"
 RECEIVED = "received."  # before the names of tensors that an algorithm's head needs beside the weights
@@ -85,6 +87,27 @@ class SavedModel:
         if data.fingerprint != self.fingerprint:
             changed = f"{quoted(self.spec.dataset)} is not what {called} was trained on, or has changed since"
             raise FedGAError(f"{changed}: name the data to use with --dataset")
+
+    def load_trained_on(self, data_dir: Path | None = None) -> Dataset:
+        """The data it was trained on; an error where they are not at hand, or are others by now."""
+        label_column, client_column = self.columns()
+        data = load_dataset(self.own_data(), data_dir=data_dir, label_column=label_column, client_column=client_column)
+        if data.fingerprint != self.fingerprint:
+            raise FedGAError(f"{self.spec.dataset} has changed since")
+        if data.class_names != self.class_names:
+            raise FedGAError(f"{self.spec.dataset} has other classes now ({listed(data.class_names, 6)})")
+        return data
+
+    def federation(self, data: Dataset) -> Federation:
+        """The clients of the run, partitioned again; of the user's own rules, only those of her project file are run.
+
+        ``data`` are those it was trained on.
+        """
+        if self.spec.partition == "natural" and data.train_clients is None:
+            return Federation(data, np.arange(len(data.train_targets)), np.array([0, len(data.train_targets)]))
+        where, cure = "the model's file", "name it in fedga.toml"
+        plugins.received_part("partitions", self.spec.partition, PARTITIONS, where, cure)
+        return federation_of(data, self.spec)
 
 
 def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:

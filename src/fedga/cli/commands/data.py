@@ -9,13 +9,9 @@ from rich.text import Text
 
 from fedga.cli.commands.run import setting_option
 from fedga.cli.console import out, say
-from fedga.cli.progress import decoding
 from fedga.cli.usage import check_data_dir, check_data_variable
-from fedga.data import SOURCES, load_dataset
-from fedga.data.sources import is_here, own_datasets
 from fedga.errors import FedGAError, unknown_name
-from fedga.report.terminal import Column, make_table
-from fedga.spec.catalog import find_source
+from fedga.spec.catalog import SOURCES, find_source
 from fedga.spec.grid import build_sweep, parse_list
 from fedga.spec.kinds import Number
 from fedga.spec.settings import SETTINGS, RunSpec
@@ -28,6 +24,9 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder with da
 @app.command("list")
 def list_sources(data_dir: DataDir = None) -> None:
     """The data sets known by name, and whether a copy is on this machine."""
+    from fedga.data.sources import is_here, own_datasets
+    from fedga.report.terminal import Column, make_table
+
     check_data_dir(data_dir)
     columns = [
         Column("name", [Text(source.name) for source in SOURCES.values()], "left"),
@@ -49,6 +48,9 @@ def get(name: str, data_dir: DataDir = None) -> None:
     """Download a data set from the Hugging Face Hub (a pinned revision, checked), unless a copy is here already."""
     if find_source(name) is None:
         raise unknown_name("data set", name, SOURCES)
+    from fedga.cli.progress import decoding
+    from fedga.data import load_dataset
+
     with decoding() as progress:
         dataset = load_dataset(name, data_dir=data_dir, download=True, progress=progress)
     train, test = len(dataset.train_targets), len(dataset.test_targets)
@@ -75,6 +77,7 @@ def show(
     """Who holds which classes: a client × class heat map, in the terminal and as a picture."""
     check_data_dir(data_dir)
     check_data_variable([name] if data_dir is None else [])
+    from fedga.cli.progress import decoding
     from fedga.report.figures import LabelHeatmapText, label_heatmap, save
     from fedga.study.prepare import Preparation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from fedga.cli.commands.evaluate import TAU, adjust_option
 from fedga.cli.console import out, say
-from fedga.cli.progress import decoding
 from fedga.cli.training import own_option
 from fedga.cli.usage import check_data_dir
 from fedga.errors import FedGAError, check_known
@@ -18,6 +19,7 @@ from fedga.spec.kinds import Number
 
 if TYPE_CHECKING:
     from fedga.diagnosis import Diagnosis
+    from fedga.diagnosis.counts import Adjustment
 
 _FORMATS = ("table", "json")
 _ANY = "auto"
@@ -37,6 +39,7 @@ def diagnose(
     class_counts: Annotated[
         _Text, _option("--class-counts", "Training samples per class: cat=900,dog=30, .csv or .json.", "COUNTS")
     ] = None,
+    adjust: Annotated[_Text, adjust_option()] = None,
     logits: Annotated[bool, _option("--logits", "Numbers are logits: apply a softmax.")] = False,
     dataset: Annotated[_Text, _option("--dataset", "Data for a saved model; else its training data.")] = None,
     model: Annotated[_Text, _option("--model", "Your network of a saved model, package.module:Class; is run.")] = None,
@@ -55,6 +58,10 @@ def diagnose(
         fedga diagnose predictions.csv --site-column hospital
 
         fedga diagnose runs/digits-0f3a/models/digits-fedavg.safetensors
+
+    With --adjust the predictions are first corrected for the class counts in training, and both are compared:
+
+        fedga diagnose predictions.csv --class-counts cat=900,dog=30 --adjust
     """
     check_known("format", format, _FORMATS)
     from fedga.diagnosis.numbers import check_target
@@ -62,12 +69,13 @@ def diagnose(
     check_data_dir(data_dir)
     if no_page and out_file is not None:
         raise FedGAError(f"--no-page writes no page, and --out {out_file} names one: leave one of them out")
+    tau = None if adjust is None else float(TAU.parse("--adjust", adjust) or 0)
     limit = None if fail_above is None else Number(least=1).parse("--fail-above", fail_above)
     page = out_file or Path(f"{source.stem}-diagnosis.html")
     if not no_page:
         check_target(page)
     of_predictions: dict[str, object] = {"--site-column": site_column, "--probability-columns": probability_columns}
-    of_predictions |= {"--class-counts": class_counts, "--logits": logits}
+    of_predictions |= {"--logits": logits} | ({} if adjust else {"--class-counts": class_counts})
     of_models: dict[str, object] = {"--dataset": dataset, "--model": model, "--client-column": client_column}
     of_models |= {"--data-dir": data_dir, "--device": device if device != _ANY else None}
     saved = source.suffix.lower() == ".safetensors"
@@ -76,15 +84,17 @@ def diagnose(
             kind = "a saved model" if saved else "a file of predictions"
             raise FedGAError(f"{source} is {kind}, to which {option} means nothing: leave it out")
     if saved:
+        from fedga.cli.progress import decoding
         from fedga.diagnosis.reading.model import DataOptions, diagnose_model
         from fedga.study.prepare import choose_device
 
         options = DataOptions(dataset, label_column, client_column, data_dir)
         with decoding() as show:
-            found = diagnose_model(source, options, choose_device(device), show, model, say)
+            where = choose_device(device)
+            found = diagnose_model(source, options, where, show, model, say, _adjustment(tau, class_counts))
     else:
         columns = tuple(name.strip() for name in (probability_columns or "").split(",") if name.strip())
-        found = _of_predictions(source, (label_column, site_column, columns, logits), class_counts)
+        found = _of_predictions(source, (label_column, site_column, columns, logits), class_counts, tau)
     files = [] if no_page else found.write(page)
     _print(found, format)
     if files:
@@ -94,20 +104,32 @@ def diagnose(
         raise typer.Exit(1)
 
 
-def _of_predictions(source: Path, given: tuple[Any, ...], class_counts: str | None) -> Diagnosis:
+def _adjustment(tau: float | None, class_counts: str | None) -> Adjustment | None:
+    from fedga.diagnosis.counts import Adjustment, read_counts
+
+    return None if tau is None else Adjustment(tau, None if class_counts is None else read_counts(class_counts))
+
+
+def _of_predictions(source: Path, given: tuple[Any, ...], class_counts: str | None, tau: float | None) -> Diagnosis:
+    from fedga.cli.progress import decoding
     from fedga.diagnosis.counts import read_counts
-    from fedga.diagnosis.diagnosis import diagnosis_of
+    from fedga.diagnosis.diagnosis import diagnosis_of, with_adjustment
     from fedga.diagnosis.reading.columns import ColumnOptions
     from fedga.diagnosis.reading.tables import read_predictions
 
     counts = None if class_counts is None else read_counts(class_counts)
-    with decoding() as show:
-        predictions = read_predictions(source, ColumnOptions(*given), show)
-    return diagnosis_of(predictions, source.name, counts, "as given with --class-counts")
+    options = ColumnOptions(*given)
+
+    def diagnosed(adjustment: Adjustment | None) -> Diagnosis:
+        with decoding() as show:
+            predictions = read_predictions(source, replace(options, adjust=adjustment), show)
+        return diagnosis_of(predictions, source.name, counts, "as given with --class-counts")
+
+    return with_adjustment(diagnosed, _adjustment(tau, class_counts))
 
 
 def _print(found: Diagnosis, format: str) -> None:  # noqa: A002 - the flag is --format
-    from fedga.diagnosis.numbers import as_json, terminal_table
+    from fedga.diagnosis.numbers import as_json, comparison_table, terminal_table
     from fedga.report.summary import number_text
     from fedga.report.writers import terminal
 
@@ -117,6 +139,9 @@ def _print(found: Diagnosis, format: str) -> None:  # noqa: A002 - the flag is -
     out.print(Text(found.headline, style="bold"))
     for note in found.notes:
         out.print(Text(f"- {note}"))
+    if found.before is not None:
+        out.print()
+        out.print(terminal(comparison_table(found, found.before), width=out.width))
     table = terminal_table(found)
     if table.rows:  # there are errors
         out.print()

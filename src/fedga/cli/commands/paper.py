@@ -1,23 +1,26 @@
 """`fedga paper`: the paper's tables and figures, from one command each."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
+from fedga.cli.commands.run import refuse_unknown
 from fedga.cli.console import err, out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
-from fedga.data.sources import is_here
 from fedga.errors import FedGAError, check_known
-from fedga.paper import EXPERIMENTS, MOMENTS, SCALES, Experiment, Scope, all_runs, experiments_in, remember
-from fedga.report.documents import Section
-from fedga.report.terminal import Column, make_table
+from fedga.paper import EXPERIMENTS, SCALES, Experiment, Scope, all_runs, experiments_in, remember
 from fedga.report.words import listed
 from fedga.spec.catalog import find_source
 from fedga.spec.grid import parse_list
 from fedga.spec.settings import SETTINGS, RunSpec
+
+if TYPE_CHECKING:
+    from fedga.report.documents import Section
 
 
 def _listed(flag: str, text: str) -> Any:
@@ -51,6 +54,8 @@ def paper(
     if name is None:
         _print_list()
         return
+    from fedga.paper import MOMENTS
+
     check_known("moment of --at", at, MOMENTS)
     written = {"dataset": datasets, "alpha": alphas, "seed": seeds, "algorithm": algorithms}
     scope = Scope(scale, *(_values(setting, f"--{setting}s", text) for setting, text in written.items()))
@@ -61,6 +66,7 @@ def paper(
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = program.out or Path(f"paper-{scale}")
     runs = all_runs(experiments, scope)
+    refuse_unknown(runs)
     _refuse_missing(runs, data_dir, quick=scale == "quick")
     prepared = prepare(runs, program) if runs else None
     remember(folder, experiments, scope)  # before training, so that a report of what there is has its sections
@@ -89,6 +95,8 @@ def _values(setting: str, flag: str, text: str | None) -> tuple[Any, ...]:
 
 def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None, *, quick: bool) -> None:
     """All data sets that are not here in one sentence, not one after the other."""
+    from fedga.data.sources import is_here
+
     names = list(dict.fromkeys(spec.dataset for spec in runs))
     missing = [name for name in names if find_source(name) is not None and not is_here(name, data_dir)]
     if not missing:
@@ -101,6 +109,8 @@ def _refuse_missing(runs: Sequence[RunSpec], data_dir: Path | None, *, quick: bo
 
 
 def _print_list() -> None:
+    from fedga.report.terminal import Column, make_table
+
     fields = {"name": "name", "in the paper": "where", "shows": "shows"}.items()
     every = EXPERIMENTS.values()
     columns = [Column(heading, [Text(getattr(each, field)) for each in every]) for heading, field in fields]
@@ -128,6 +138,7 @@ def _write(folder: Path, experiments: Sequence[Experiment], at: str) -> None:
 
 def _print(section: Section, at: str, *, tables: bool) -> None:
     """The headline of a section, and of one asked for alone its tables: of several moments the one asked for."""
+    from fedga.paper import MOMENTS
     from fedga.report.writers import terminal
 
     out.print(Text(section.title, style="bold"))

@@ -13,13 +13,12 @@ from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, Engines, Program, Threads, Track, own_option, prepare, train
 from fedga.drawing.style import ALGORITHM_NAMES
 from fedga.errors import FedGAError
-from fedga.plugins import KINDS, parts
+from fedga.plugins import KINDS, parts, unknown
 from fedga.spec.catalog import SOURCES
 from fedga.spec.grid import Provenance, Sweep, build_sweep, parse_list
 from fedga.spec.kinds import OneOf
 from fedga.spec.presets import PRESETS
-from fedga.spec.settings import SETTINGS, RunSpec
-from fedga.store.code import code_digest, own_code
+from fedga.spec.settings import SETTINGS, RunSpec, parse_selection
 
 PANELS = {
     "What to run": ("algorithm", "preset", "seed", "rounds"),
@@ -42,6 +41,8 @@ def default_folder(specs: Sequence[RunSpec]) -> Path:
 
     Where a plugin has changed, it is another one.
     """
+    from fedga.store.code import code_digest, own_code
+
     content = [*sorted(spec.run_id for spec in specs), code_digest(own_code(specs, measured=True))]
     digest = hashlib.sha256("".join(content).encode()).hexdigest()
     names = "-".join(dict.fromkeys(Path(spec.dataset).stem for spec in specs))
@@ -65,6 +66,20 @@ NAMES: Mapping[str, Sequence[str]] = {
     "model": ("mlp", "lenet", "resnet20", "package.module:Class"),
     "preset": PRESETS,
 }
+
+
+def refuse_unknown(runs: Sequence[RunSpec]) -> None:
+    """A sentence for a name that nobody knows, before torch is loaded to look it up."""
+    named = {
+        "algorithm": ("algorithms", {spec.algorithm_name for spec in runs}),
+        "select": ("selections", {parse_selection(spec.select)[0] for spec in runs}),
+        "model": ("models", {spec.model for spec in runs if ":" not in spec.model}),
+    }
+    for setting, (kind, names) in named.items():
+        for name in sorted(names.difference(NAMES[setting])):
+            mine = parts(kind, NAMES[setting])
+            if name not in mine:
+                raise unknown(kind, name, [*NAMES[setting], *mine])
 
 
 def help_text(name: str) -> str:
@@ -122,13 +137,14 @@ def command(
 
     A run that was stopped, by Ctrl-C or a crash, goes on where it was when the same command is given again.
     """
-    from fedga.cli.summary import draw_pictures, print_summary
-
     sweep = build_sweep({name: parse_list(name, text) for name, text in settings.items() if text is not None}, config)
+    refuse_unknown(sweep.runs)
     program = Program(data_dir, device, out_dir, threads, profile, track, engine).completed(sweep.program)
     active = [line.source for line in sweep.provenance if line.setting == "active"]
     chosen = not all(source.startswith(("preset", "default")) for source in active)
     prepared = prepare(sweep.runs, program, active_chosen=chosen)
+    from fedga.cli.summary import draw_pictures, print_summary
+
     specs, folder = prepared.specs, program.out or default_folder(sweep.runs)
     train(prepared, folder, program, axes=sweep.axes, provenance=_fitted(sweep, specs))
     curves = print_summary(folder, {spec.run_id for spec in specs}, out)

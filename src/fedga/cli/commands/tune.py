@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from fedga.cli.commands.run import default_folder, setting_option
+from fedga.cli.commands.run import default_folder, refuse_unknown, setting_option
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError
-from fedga.paper import LEARNING_RATES, chosen_rates, tuning_headline, tuning_picture, tuning_table
-from fedga.report.curves import read_curves
+from fedga.paper import LEARNING_RATES
 from fedga.spec.grid import build_sweep, parse_list
 from fedga.spec.settings import SETTINGS, RunSpec, parse_algorithm
 
@@ -43,8 +42,6 @@ def tune(
 
         fedga tune --dataset mnist --alpha 0.1,1 --lr 1,0.1,0.01 --then fedavg,fedntd,fedga
     """
-    from fedga.algorithms import make_algorithm
-
     written = {"dataset": dataset, "alpha": alpha, "seed": seeds, "preset": preset, "optimizer": optimizer}
     written |= {"model": model, "rounds": rounds, "lr": lr, "algorithm": on}
     given = {name: parse_list(name, text) for name, text in written.items() if text is not None}
@@ -55,9 +52,12 @@ def tune(
             raise FedGAError(f"{SETTINGS[name].flag} lists several values: a rate is chosen for one, so give one")
     given.setdefault("dataset", ["digits"])
     others = [] if then is None else parse_list("algorithm", then)
+    sweep = build_sweep(given)
+    refuse_unknown(sweep.runs)
+    from fedga.algorithms import make_algorithm
+
     for name, options in map(parse_algorithm, others):  # each can be made: known before the search, not after it
         make_algorithm(name, **dict(options))
-    sweep = build_sweep(given)
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = out_dir or default_folder(sweep.runs).with_name(f"tune-{default_folder(sweep.runs).name}")
     prepared = prepare(sweep.runs, program, active_chosen=False)
@@ -71,6 +71,8 @@ def tune(
 
 def _show(folder: Path, specs: Sequence[RunSpec]) -> dict[tuple[str, float | None], float]:
     """Show the table, the picture and the chosen rates; returns them."""
+    from fedga.paper import chosen_rates, tuning_headline, tuning_picture, tuning_table
+    from fedga.report.curves import read_curves
     from fedga.report.figures import save
     from fedga.report.writers import terminal, write_table
 

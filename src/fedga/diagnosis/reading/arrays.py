@@ -12,6 +12,7 @@ from fedga.data.assemble import listed
 from fedga.data.formats.files import Progress, reading
 from fedga.data.formats.npz import ArrayHeader, open_npz
 from fedga.data.formats.tables import find_column
+from fedga.diagnosis.counts import Adjustment
 from fedga.diagnosis.reading.columns import NO_SITES, ColumnOptions
 from fedga.diagnosis.reading.tally import ROWS_AT_ONCE, Predictions, Tallying, check_classes
 from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, SiteNames, check_names, encode
@@ -49,6 +50,7 @@ def read_arrays(path: Path, options: ColumnOptions, show: Progress) -> Predictio
                 None if class_names is None else file.class_names(class_names),
                 str(path),
                 logits=options.logits or probs.lower() == "logits",
+                adjust=options.adjust,
                 show=show,
             )
 
@@ -62,6 +64,7 @@ def tally_arrays(
     where: str,
     *,
     logits: bool = False,
+    adjust: Adjustment | None = None,
     show: Progress | None = None,
 ) -> Predictions:
     """Add up predictions of ``shape``, (rows, classes) or (rows,), that come in ``pieces`` of ``ROWS_AT_ONCE`` rows."""
@@ -76,7 +79,7 @@ def tally_arrays(
     check_classes(classes, where)
     words = _labels(class_names, classes, where)
     labels, sites = labels.reshape(-1), None if sites is None else sites.reshape(-1)
-    met, tallying = SiteNames(), Tallying(words, where, logits=logits)
+    met, tallying = SiteNames(), Tallying(words, where, logits=logits, adjust=adjust)
     for piece in pieces:
         taken = slice(tallying.rows, tallying.rows + len(piece))
         scores = tallying.scores(classes, len(piece))

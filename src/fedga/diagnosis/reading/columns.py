@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from fedga.data.assemble import listed
 from fedga.data.formats.tables import CLIENT_COLUMNS, LABEL_COLUMNS, check_column_names, find_column
+from fedga.diagnosis.counts import Adjustment
 from fedga.diagnosis.reading.vocabulary import BinaryLabels, Labels, check_names
 from fedga.errors import FedGAError
 
@@ -24,6 +25,7 @@ class ColumnOptions:
     site_column: str | None = None
     probability_columns: tuple[str, ...] = ()  # names, or patterns with a star
     logits: bool = False
+    adjust: Adjustment | None = None  # of the probabilities that were read
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedga.data import PARTITIONS, Dataset, Federation, load_dataset
-from fedga.data.assemble import listed
+from fedga.data import Dataset, Federation, load_dataset
 from fedga.data.formats.files import Progress
-from fedga.diagnosis.counts import TrainingCounts
-from fedga.diagnosis.diagnosis import Diagnosis
+from fedga.diagnosis.counts import Adjustment, TrainingCounts
+from fedga.diagnosis.diagnosis import Diagnosis, with_adjustment
 from fedga.diagnosis.measure import Errors, errors_of
 from fedga.diagnosis.reading.arrays import tally_arrays
 from fedga.diagnosis.reading.tally import MOST_CELLS, ROWS_AT_ONCE
 from fedga.errors import FedGAError, quoted
-from fedga.plugins import received_part
 from fedga.spec.settings import SITES
 from fedga.study.model_files import SavedModel, load_model
-from fedga.study.prepare import federation_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,7 @@ class _Predictor:
     def __init__(self, saved: SavedModel, name: str, device: torch.device, progress: Progress | None) -> None:
         self.saved, self.name, self._device, self._progress = saved, name, device, progress
         self._model, self._pixels = saved.model.to(device).eval(), saved.pixels.to(device)
+        self.shift = np.zeros(len(saved.class_names))  # added to the logits
 
     def errors(
         self,
@@ -56,7 +55,8 @@ class _Predictor:
     def _probabilities(self, inputs: np.ndarray, places: np.ndarray) -> Iterator[np.ndarray]:
         for first in range(0, len(places), ROWS_AT_ONCE):
             chosen = torch.from_numpy(inputs[places[first : first + ROWS_AT_ONCE]]).to(self._device)
-            yield self._model(self._pixels.apply(chosen)).double().softmax(1).cpu().numpy()
+            logits = self._model(self._pixels.apply(chosen)).double()
+            yield (logits + torch.from_numpy(self.shift).to(logits)).softmax(1).cpu().numpy()
 
     def other_names(self, data: Dataset) -> list[str]:
         other = data.class_names != self.saved.class_names
@@ -70,12 +70,24 @@ def diagnose_model(
     progress: Progress | None = None,
     model: str | None = None,
     notice: Callable[[str], None] = lambda text: None,
+    adjustment: Adjustment | None = None,
 ) -> Diagnosis:
     """Diagnose a model from the folder ``models`` of a run; ``model`` and ``notice`` are those of `load_model`.
 
     On the data it was trained on, classes are measured on the test split, which no client has, and sites on the samples
     that each of them trained with. Other data are measured as a whole, by their client column if they have one.
+    An ``adjustment`` without counts takes those of the run's clients.
     """
+
+    def diagnosed(measure: Callable[[], Diagnosis], federation: Federation | None) -> Diagnosis:
+        known = None if federation is None else _holdings(federation, saved)
+        shift = np.zeros(len(saved.class_names)) if adjustment is None else adjustment.shift(saved.class_names, known)
+
+        def measured(with_it: Adjustment | None) -> Diagnosis:
+            predictor.shift = np.zeros_like(shift) if with_it is None else shift
+            return measure()
+
+        return with_adjustment(measured, adjustment)
 
     def load(name: str, label_column: str | None, client_column: str | None) -> Dataset:
         return load_dataset(name, data_dir=options.data_dir, label_column=label_column, client_column=client_column)
@@ -90,28 +102,24 @@ def diagnose_model(
         if options.dataset is None and not other_columns:
             saved.check_trained_on(trained, path.name)
         if other_columns or trained.fingerprint == saved.fingerprint:
-            return _on_own_data(predictor, trained)
+            federation = saved.federation(trained)
+            return diagnosed(partial(_on_own_data, predictor, trained, federation), federation)
     assert options.dataset is not None  # else it is refused, or its own
     given = load(options.dataset, options.label_column, options.client_column)
     saved.check_fits(given, path.name)
     if given.fingerprint == saved.fingerprint:
-        return _on_own_data(predictor, given)
+        federation = saved.federation(given)
+        return diagnosed(partial(_on_own_data, predictor, given, federation), federation)
     trained_on, notes = None, []
     try:
-        original = load(saved.own_data(), *saved.columns())
-        if original.fingerprint != saved.fingerprint:
-            raise FedGAError(f"{saved.spec.dataset} has changed since")
-        if original.class_names != saved.class_names:
-            raise FedGAError(f"{saved.spec.dataset} has other classes now ({listed(original.class_names, 6)})")
-        trained_on = _federation(original, saved)
+        trained_on = saved.federation(saved.load_trained_on(options.data_dir))
     except FedGAError as error:
         reason = str(error).partition(":")[0]  # without what to do, of a thing that need not be done
         notes.append(f"They are counted in place of those it was trained on, since {reason}.")
-    return _on_other_data(predictor, given, trained_on, *notes)
+    return diagnosed(partial(_on_other_data, predictor, given, trained_on, *notes), trained_on)
 
 
-def _on_own_data(predictor: _Predictor, data: Dataset) -> Diagnosis:
-    federation = _federation(data, predictor.saved)
+def _on_own_data(predictor: _Predictor, data: Dataset, federation: Federation) -> Diagnosis:
     names, holdings = _site_names(federation, predictor.saved), _holdings(federation, predictor.saved)
     everywhere = predictor.errors(data, data.test_inputs, data.test_targets).at(0)
     notes = [f"Classes are measured on the test split of {data.name}, which no site trained on."]
@@ -142,14 +150,6 @@ def _on_other_data(predictor: _Predictor, given: Dataset, trained_on: Federation
     else:
         holdings = _holdings(trained_on, predictor.saved)
     return Diagnosis(predictor.name, given.class_names, everywhere, sites, by_site, holdings, tuple(notes))
-
-
-def _federation(data: Dataset, saved: SavedModel) -> Federation:
-    """The clients of the run, partitioned again; of the user's own rules, only those of her project file are run."""
-    if saved.spec.partition == "natural" and data.train_clients is None:
-        return Federation(data, np.arange(len(data.train_targets)), np.array([0, len(data.train_targets)]))
-    received_part("partitions", saved.spec.partition, PARTITIONS, "the model's file", "name it in fedga.toml")
-    return federation_of(data, saved.spec)
 
 
 def _site_names(federation: Federation, saved: SavedModel) -> tuple[str, ...]:

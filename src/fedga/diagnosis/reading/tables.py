@@ -52,7 +52,7 @@ def read_table(path: Path, options: ColumnOptions, show: Progress) -> Prediction
     table = CsvFile(path) if path.suffix.lower() == ".csv" else _ParquetTable(path)
     columns = choose_columns(where, table.names, table.numeric, options)
     labels, sites = columns.labels(where), SiteNames()
-    tallying = Tallying(labels, where, logits=options.logits)
+    tallying = Tallying(labels, where, logits=options.logits, adjust=options.adjust)
     with closing(table.blocks(columns.probabilities, (columns.label, columns.site), show)) as parts:
         for part in parts:
             if part.num_rows:
@@ -136,8 +136,8 @@ def _codes(column: Any, words: Vocabulary) -> np.ndarray:
     indices = _values(column.indices, "int64", np.int64, -1)  # which may be unsigned, with no room for -1
     codes = np.full(len(column.dictionary) + 1, -1, dtype=np.int64)
     used = np.flatnonzero(np.bincount(indices + 1, minlength=len(codes))[1:])  # a file lists words of other rows too
-    for at, value in zip(used.tolist(), column.dictionary.take(used).to_pylist(), strict=True):
-        codes[at] = words.code(value)
+    for at in used.tolist():  # one by one: like ``to_numpy``, ``take`` of a numpy array imports pandas
+        codes[at] = words.code(column.dictionary[at].as_py())
     return codes[indices]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedga.common.memory import require_memory
 from fedga.data.assemble import listed
+from fedga.diagnosis.counts import Adjustment
 from fedga.diagnosis.reading.vocabulary import UNKNOWN, Labels, SiteNames, text_of, whole_number
 from fedga.errors import FedGAError
 
@@ -60,9 +61,10 @@ def check_classes(classes: int, where: str) -> None:
 class Tallying:
     """Checks batches of predictions and adds them up; sites are met on the way."""
 
-    def __init__(self, labels: Labels, where: str, *, logits: bool = False) -> None:
+    def __init__(self, labels: Labels, where: str, *, logits: bool = False, adjust: Adjustment | None = None) -> None:
         check_classes(len(labels.names), where)
         self.labels, self.where, self.logits = labels, where, logits
+        self._shift = np.zeros(len(labels.names)) if adjust is None else adjust.shift(labels.names)
         self.rows = self._like_probabilities = 0
         self._classes = len(labels.names)
         self._tolerance = 1e-9 + min(max(_ROUNDED_BY * self._classes, LEAST_TOLERANCE), MOST_TOLERANCE)
@@ -84,7 +86,7 @@ class Tallying:
         ``written`` gives the label of a row as it stands in the file.
         """
         self._check_codes(labels, sites, written)
-        probs = self._probabilities(scores)
+        probs = self._adjusted(self._probabilities(scores))
         self._make_room(int(sites.max()) + 1)
         group = sites * self._classes + labels
         self._add_sums(group, probs)
@@ -168,6 +170,15 @@ class Tallying:
         if sites.min() == UNKNOWN:
             row = self._row(int(np.argmin(sites)))
             raise FedGAError(f"{row} names no site: name one in every row, or pass --site-column none")
+
+    def _adjusted(self, probs: np.ndarray) -> np.ndarray:
+        """Probabilities [classes, rows] after the prior correction; as they are where that changes nothing."""
+        if not self._shift.any():
+            return probs
+        with np.errstate(divide="ignore"):  # a probability of 0 stays one
+            scores = np.log(np.maximum(probs, 0)) + self._shift[:, None]
+        powers = np.exp(scores - scores.max(0))
+        return powers / powers.sum(0)
 
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities, float64 [classes, rows], checked."""

@@ -40,6 +40,7 @@ def evaluate(
     scaling: InputScaling,  # the same for all models
     budget: MemoryBudget,
     head: Callable[[slice], Head | None] | None = None,  # of some of the models; None: the network's own
+    shift: Tensor | None = None,  # [classes]: added to the logits of every model
 ) -> Evaluation:
     """Every model on the whole test split."""
     size, classes = budget.models, data.dataset.num_classes
@@ -52,7 +53,8 @@ def evaluate(
     ) -> tuple[Tensor, ...]:
         """Sums over some samples: confusion counts, probabilities by true class, cross-entropy."""
         (some, their_buffers, head), (inputs, targets) = item
-        log_probs = F.log_softmax(model.evaluate(some, their_buffers, scaling.apply(inputs), head), dim=-1)
+        logits = model.evaluate(some, their_buffers, scaling.apply(inputs), head)
+        log_probs = F.log_softmax(logits if shift is None else logits + shift, dim=-1)
         true = F.one_hot(targets, classes).to(log_probs.dtype)  # [samples, classes]
         predicted = F.one_hot(log_probs.argmax(-1), classes).to(log_probs.dtype)  # [models, samples, classes]
         loss = -(log_probs * true).sum((1, 2), dtype=torch.float64)
