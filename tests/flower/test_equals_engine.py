@@ -52,6 +52,7 @@ def test_every_server_optimiser(server: str, tmp_path: Path) -> None:
         {"optimizer": "adam", "lr": 0.01},
         {"momentum": 0.9, "weight_decay": 1e-3, "clip": None, "lr_schedule": "cosine"},
         {"aggregation": "uniform", "standardize": True},
+        {"validate": 0.2, "server_average": 0.4},
         {"model": "tests.engine.runs:Mixing", "active": 8},
         {"model": "tests.engine.test_engine_equals_reference:Constants"},
         {"partition": "iid", "alpha": None, "local_epochs": 1},

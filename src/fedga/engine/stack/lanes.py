@@ -251,8 +251,9 @@ class LaneStack:
 
         lane, algorithm, auxiliary = self.lanes[which[0]], self.lanes[which[0]].algorithm, None
         if algorithm.auxiliary_samples:
-            seeds = [self.lanes[lane].spec.seed for lane in which]
-            places = [auxiliary_samples(data.dataset, seed, algorithm.auxiliary_samples) for seed in seeds]
+            number, these = algorithm.auxiliary_samples, [self.lanes[lane] for lane in which]
+            held_out = [(lane.spec.seed, number, lane.federation.held_out) for lane in these]
+            places = [auxiliary_samples(data.dataset, *given) for given in held_out]
             auxiliary = torch.from_numpy(np.stack(places)).to(self.device)
         kept = stacked("client.")
         home = self.device if data.has_room_for(sum(value.nbytes for value in kept.values())) else torch.device("cpu")
