@@ -48,10 +48,18 @@ def _common(
 @cache
 def _program() -> Any:
     """The commands, which live in modules of their own, loaded once."""
-    from fedga.cli.commands import data, diagnose, flower, inspect, new, paper, run, tune
+    from fedga.cli.commands import choose, data, diagnose, flower, inspect, new, paper, run, tune
 
     app.command("run")(run.command)
-    for function in (paper.paper, tune.tune, inspect.report, inspect.results, inspect.archive, inspect.unpack):
+    for function in (
+        choose.choose,
+        paper.paper,
+        tune.tune,
+        inspect.report,
+        inspect.results,
+        inspect.archive,
+        inspect.unpack,
+    ):
         app.command()(function)
     app.command()(inspect.repair)
     app.command("evaluate")(inspect.evaluate_model)

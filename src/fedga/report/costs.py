@@ -8,6 +8,7 @@ from rich.text import Text
 
 from fedga.algorithms import ALGORITHMS, Algorithm, own_algorithms
 from fedga.algorithms.base import Sent, overrides
+from fedga.algorithms.limits import extra_passes, more_than_sums
 from fedga.algorithms.parameters import Parameters
 from fedga.drawing.style import algorithm_rank
 from fedga.report.series import setting_text
@@ -47,12 +48,6 @@ def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_
     keeps = [one.name.replace("_", " ") for one in algorithm.client_state_spec]
     if overrides(own, "travels"):
         keeps.append("its own head" if network and kept and kept <= set(network.head) else "its own parameters")
-    passes = ["1 per local step"] if algorithm.needs_global_logits else []
-    passes += ["those of its gradient"] if algorithm.gradient is not Algorithm.gradient else []
-    passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []
-    passes += ["over the server's samples"] if algorithm.auxiliary_samples else []
-    single = [hook for hook in ("inspect", "weights", "groups") if overrides(own, hook)]
-    single += [one.name for one in (*algorithm.uploads, *algorithm.final_uploads) if not one.summed]
     model_bytes = FLOAT * (num_parameters - kept_bytes)
     return {
         "algorithm": name,
@@ -63,12 +58,12 @@ def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_
         "survey_up_bytes": total(survey),
         "final_up_bytes": total(algorithm.final_uploads),
         "survey_down_bytes": model_bytes if algorithm.evaluates_all_clients else 0,
-        "extra_forward_passes": "; ".join(passes),
+        "extra_forward_passes": "; ".join(extra_passes(own)),
         "client_keeps_bytes": total(algorithm.client_state_spec) + FLOAT * kept_bytes,
         "client_keeps": "; ".join(keeps),
         "server_learns": "; ".join(dict.fromkeys(learned)),
         "server_samples_per_class": algorithm.auxiliary_samples,
-        "sums_suffice": not single,
+        "sums_suffice": not more_than_sums(own),
         "options": {field.name: field.default for field in fields(algorithm)},
     }
 

@@ -89,14 +89,14 @@ def _commands(study: Study, specs: Sequence[RunSpec], known: KnownCommands | Non
         groups: dict[tuple[Any, ...], list[RunSpec]] = {}
         for spec in left:
             groups.setdefault(tuple(getattr(spec, part) for part in parts), []).append(spec)
-        made = {key: _run_command(group, study.again) for key, group in groups.items()}
+        made = {key: run_command(group, study.again) for key, group in groups.items()}
         if parts is _PARTS[-1] or all(made.values()):
             commands += [command for command in made.values() if command]
             left = [spec for key, group in groups.items() if not made[key] for spec in group]
     return commands, len(left)
 
 
-def _run_command(specs: Sequence[RunSpec], called: str) -> str:
+def run_command(specs: Sequence[RunSpec], called: str) -> str:
     """The `fedga run` that makes exactly these runs; empty where no single one does."""
     flags = {name: values for name in _LISTED if (values := _values(specs, name)) not in ([""], [None])}
     others = {name: _values(specs, name) for name in ("partition", "client_column", "label_column")}
