@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedga.drawing.canvas import Figure, LineEnd, PanelSize, compose, label_ends, text_width
-from fedga.drawing.style import GRID, MUTED, SMALL, display_name, drawing, line_style, shade
+from fedga.drawing.style import MUTED, SMALL, display_name, drawing, line_style, shade
 from fedga.errors import FedGAError
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.summary import number_text, plus_minus
@@ -143,7 +143,7 @@ def draw_tournament(outcome: Outcome, pick: Standing, metric: str) -> Figure:
         figure, [axes] = compose(1, 1, PanelSize(5.6, 3.9, right=room, top=0.3), title=title, caption=_caption(outcome))
         for each in outcome.standings:
             if each not in finalists and len(each.rounds):
-                axes.plot(each.rounds, each.curve, color=GRID, linewidth=0.9, zorder=1.5)
+                axes.plot(each.rounds, each.curve, color=shade(MUTED, 0.55), linewidth=0.7, zorder=1.5)
                 axes.plot(each.rounds[-1:], each.curve[-1:], "o", color=MUTED, markersize=2.4, zorder=1.6)
         ends = []
         for number, each in enumerate(reversed(finalists)):

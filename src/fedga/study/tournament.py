@@ -31,6 +31,7 @@ from fedga.study.sweep import LANES_ON_CPU, LANES_ON_CUDA, POLL_EVERY_S, Interru
 SHARE = 0.25  # of what a full grid would train, at most
 REFERENCE = "fedavg"  # whose best candidate always goes on: the others are compared with it
 _FINALISTS = {32: 4, 16: 3, 4: 2}  # candidates at least -> how many train to the end
+_EARLIEST = 0.05  # of the rounds: before, the order of candidates says little
 _LEAST_GAIN = 1.5  # rungs closer together than this factor cost more than they save
 
 
@@ -103,14 +104,15 @@ def make_rungs(candidates: int, rounds: int, every: int = 1) -> tuple[Rung, ...]
     (Rung(round=60, keep=0),)
     """
     last = next((number for least, number in _FINALISTS.items() if candidates >= least), candidates)
-    cuts = ceil(log2(candidates / last)) if last < candidates else 0
     most = rounds * max(SHARE * candidates, last + 1)
-    found: tuple[Rung, ...] = (Rung(rounds, 0),)
-    for first in range(every, rounds, every):
-        rungs = _rungs(candidates, last, cuts, first, rounds, every)
-        if len(rungs) > 1 and (len(found) == 1 or planned(candidates, rungs) <= most):
-            found = rungs
-    return found
+    cheapest: tuple[Rung, ...] = (Rung(rounds, 0),)
+    for cuts in range(ceil(log2(candidates / last)), 0, -1):  # fewer and sharper ones rather than too early ones
+        for first in range(rounds - 1, 0, -1):
+            rungs = _rungs(candidates, last, cuts, first, rounds, every)
+            if planned(candidates, rungs) <= most and rungs[0].round >= _EARLIEST * rounds:
+                return rungs
+            cheapest = min(cheapest, rungs, key=lambda rungs: planned(candidates, rungs))
+    return cheapest
 
 
 def _rungs(candidates: int, last: int, cuts: int, first: int, rounds: int, every: int) -> tuple[Rung, ...]:
@@ -118,7 +120,9 @@ def _rungs(candidates: int, last: int, cuts: int, first: int, rounds: int, every
     for cut in range(cuts):
         at = max(every, int(first * (rounds / first) ** (cut / cuts)) // every * every)
         keep = max(last, round(candidates * (last / candidates) ** ((cut + 1) / cuts)))
-        if rungs and at < _LEAST_GAIN * rungs[-1].round:  # too close: both cuts are made at the earlier one
+        if rungs and at < min(
+            rounds, _LEAST_GAIN * rungs[-1].round
+        ):  # too close: both cuts are made at the earlier one
             rungs[-1] = Rung(rungs[-1].round, keep)
         else:
             rungs.append(Rung(at, keep))

@@ -163,7 +163,7 @@ def _show(plan: _Plan, folder: Path, by: str, program: Program, then_run: bool) 
     final = on_all_samples(verdict.pick.candidate, plan.common)
     if then_run:
         _train_on_all(final, folder, plan, program)
-    elif command := run_command(final, str(folder)):
+    elif command := run_command(final):
         out.print("To train it on all samples and test it:", highlight=False)
         out.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
 

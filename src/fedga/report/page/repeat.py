@@ -96,8 +96,8 @@ def _commands(study: Study, specs: Sequence[RunSpec], known: KnownCommands | Non
     return commands, len(left)
 
 
-def run_command(specs: Sequence[RunSpec], called: str) -> str:
-    """The `fedga run` that makes exactly these runs; empty where no single one does."""
+def run_command(specs: Sequence[RunSpec], called: str = "") -> str:
+    """The `fedga run` that makes exactly these runs, in a folder ``called`` so; empty where no single one does."""
     flags = {name: values for name in _LISTED if (values := _values(specs, name)) not in ([""], [None])}
     others = {name: _values(specs, name) for name in ("partition", "client_column", "label_column")}
     flags |= {name: values for name, values in others.items() if values != [SETTINGS[name].default]}
@@ -106,7 +106,7 @@ def run_command(specs: Sequence[RunSpec], called: str) -> str:
         runs = _grid(flags, len(specs))
         if {run.run_id for run in runs} == wanted:
             words = [word for name, values in flags.items() for word in (SETTINGS[name].flag, _flag_text(name, values))]
-            return shlex.join(["fedga", "run", *words, "--out", called])
+            return shlex.join(["fedga", "run", *words, *(["--out", called] if called else [])])
         by_place = {_place(run): run for run in runs}
         for spec in specs:
             made = by_place.get(_place(spec))
