@@ -1,6 +1,7 @@
 """`fedga choose`: a tournament of methods and settings on the user's data, and the one to use."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ import typer
 
 from fedga.cli.commands.run import default_folder, setting_option
 from fedga.cli.console import fail, out, say
-from fedga.cli.progress import rounds_bar, stop_request
+from fedga.cli.progress import decoding, rounds_bar, stop_request
 from fedga.cli.training import DataDir, Device, Prepared, Program, Threads, own_option, prepare, train
 from fedga.errors import FedGAError, check_known
 from fedga.spec.grid import build_sweep, parse_list
@@ -35,6 +36,9 @@ def choose(
     label_column: Annotated[str | None, setting_option("label_column", metavar="NAME")] = None,
     model: Annotated[str | None, setting_option("model", metavar="NAME")] = None,
     norm: Annotated[str | None, setting_option("norm", metavar="NAME")] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="CSV of clients × classes: deal --dataset like that.", metavar="FILE")
+    ] = None,
     algorithm: Annotated[
         str | None, typer.Option(help="Algorithms that take part, else all.", metavar="LIST", show_default=False)
     ] = None,
@@ -91,11 +95,46 @@ def choose(
     common.setdefault("dataset", ["digits"])
     limits = Limits(sends == "nothing", secure_aggregation, no_extra_pass)
     program = Program(data_dir, device, out_dir, threads)
+    if like is not None:
+        common |= _deal(common, like, program)
     plan = _plan(common, parse_list("validate", validate), limits, program)
     folder = out_dir or default_folder(plan.prepared.specs).with_name(
         f"choose-{default_folder(plan.prepared.specs).name}"
     )
     _show(plan, folder, by, program, then_run)
+
+
+def _deal(common: Mapping[str, list[Any]], like: Path, program: Program) -> dict[str, list[Any]]:
+    """Where only label counts are known: a file of samples dealt to match them, and the settings that say so."""
+    import io
+
+    import numpy as np
+
+    from fedga.common.files import write_whole
+    from fedga.common.streams import numpy_generator
+    from fedga.data import load_dataset
+    from fedga.data.assemble import fingerprint
+    from fedga.data.counts import LabelCounts, deal
+
+    for name in ("alpha", "partition", "clients", "client_column"):
+        if name in common:
+            raise FedGAError(f"{SETTINGS[name].flag} says who holds what, and so does --like: give one of them")
+    wanted = LabelCounts.read(like)
+    [name], columns = common["dataset"], {"label_column": common.get("label_column", [None])[0]}
+    usual = build_sweep({"dataset": [name], "algorithm": ["fedavg"], "preset": ["paper"]}).runs[0]
+    with decoding() as progress:
+        dataset = load_dataset(usual.dataset, data_dir=program.data_dir, progress=progress, **columns)
+    dealt = deal(dataset, wanted, numpy_generator(0, "counts"))
+    packed = io.BytesIO()
+    np.savez(packed, allow_pickle=False, **dealt.arrays)
+    digest = hashlib.sha256(f"{fingerprint(dataset)} {wanted}".encode() + wanted.counts.tobytes()).hexdigest()[:8]
+    folder = program.out or Path("runs")
+    path = write_whole(folder / f"{Path(name).stem}-like-{like.stem}-{digest}.npz", packed.getvalue())
+    part = "" if dealt.share == 1 else f" ({100 * dealt.share:.0f} % of the counts: it has no more)"
+    say(f"samples of {dataset.name} dealt like {like}{part}: {path}")
+    say("what suits these counts need not suit your samples: run it again on those when you can")
+    taken: dict[str, list[Any]] = {"model": [usual.model], "rounds": [usual.rounds], "batch_size": [usual.batch_size]}
+    return {**taken, **common, "dataset": [str(path)], "partition": ["natural"], "label_column": [None]}
 
 
 @dataclass(frozen=True)
@@ -190,7 +229,10 @@ def _play(plan: _Plan, folder: Path, by: str) -> Any:
         prepared.preparation.fingerprints(prepared.specs)
         share = f"{100 * total / (number * plan.rounds):.0f} % of the rounds of a full grid"
         say(f"{number} candidates with {seeds} seeds on {prepared.device}: {share}; results go to {folder}")
-        for hint in prepared.preparation.hints(prepared.specs):
+        hinted = [
+            spec for spec in prepared.specs if spec.standardize
+        ] or prepared.specs  # one way to cure columns is tried
+        for hint in prepared.preparation.hints(hinted):
             say(hint)
         with rounds_bar(total * seeds) as advance:
 
