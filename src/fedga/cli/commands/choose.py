@@ -22,6 +22,7 @@ SEEDS, VALIDATE = "0-4", "0.1"
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy")
 _LISTS = ("seed", "algorithm", "preset")  # flags that take several values; of the others a choice is made for one
 _POINTS = 60  # evaluations of a curve
+_FEW_HELD_OUT = 200
 _SHOWN = 10  # rows of the table in the terminal
 _LIMITS = "Limits"
 
@@ -234,6 +235,11 @@ def _play(plan: _Plan, folder: Path, by: str) -> Any:
         ] or prepared.specs  # one way to cure columns is tried
         for hint in prepared.preparation.hints(hinted):
             say(hint)
+        held = [prepared.preparation.federation(spec).held_out for spec in prepared.specs]
+        fewest = min(len(places) for places in held if places is not None)
+        if fewest < _FEW_HELD_OUT:
+            one = f"one of them is {100 / fewest:.1f} points"
+            say(f"a seed holds out {fewest} samples, {one}: a larger --validate tells candidates better apart")
         with rounds_bar(total * seeds) as advance:
 
             def advanced(specs: Sequence[RunSpec], rounds: Sequence[Any]) -> None:
