@@ -57,6 +57,9 @@ def test_fedavg_is_the_answer_where_nothing_is_better(
 def test_fedavg_may_be_the_best_or_gone_and_all_may_be() -> None:
     first = outcome(standing("fedavg", 0.9, 0.9), standing("fedga", 0.8, 0.8))
     assert decide(first).words == "Nothing beats FedAvg here: FedAvg, strong is the best of 2 candidates. Use FedAvg."
+    equal = outcome(standing("fedga", 0.9, 0.9), standing("fedavg", 0.9, 0.9))
+    assert decide(equal).pick is equal.standings[1]
+    assert "FedAvg, strong is as good as any of 2 candidates" in decide(equal).words
     gone = outcome(standing("fedga", 0.8, 0.8), standing("fedavg", np.nan, 0.8, rounds=10))
     assert decide(gone).words.startswith("FedAvg diverged under all settings. FedGA, strong is the best of 2")
     with pytest.raises(FedGAError, match="every candidate diverged"):

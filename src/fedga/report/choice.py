@@ -81,8 +81,9 @@ def decide(outcome: Outcome) -> Verdict:
     if reference is None:
         return Verdict(best, f"FedAvg diverged under all settings. {name} is {of}: use it.")
     plain = candidate_name(reference.candidate.spec)
-    if reference is best:
-        return Verdict(best, f"Nothing beats FedAvg here: {plain} is {of}. Use FedAvg.")
+    if reference.mean == best.mean:
+        among = of if reference is best else f"as good as any of {plural(number, 'candidate')}"
+        return Verdict(reference, f"Nothing beats FedAvg here: {plain} is {among}. Use FedAvg.")
     lead = Lead.of(best, reference)
     compared = f"{lead}, paired over {plural(len(best.scores), 'seed')}"
     if not lead.is_clear:
