@@ -63,7 +63,7 @@ def test_fedavg_may_be_the_best_or_gone_and_all_may_be() -> None:
     gone = outcome(standing("fedga", 0.8, 0.8), standing("fedavg", np.nan, 0.8, rounds=10))
     assert decide(gone).words.startswith("FedAvg diverged under all settings. FedGA, strong is the best of 2")
     with pytest.raises(FedGAError, match="every candidate diverged"):
-        decide(outcome(standing("fedga", np.nan, rounds=10)))
+        decide(outcome(standing("fedga", np.nan), standing("fedavg", np.nan, rounds=10)))
 
 
 def test_the_table_and_the_picture_show_everybody(tmp_path: Path) -> None:

@@ -8,13 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from fedga.data import load_dataset
 from fedga.errors import FedGAError
 from fedga.report.curves import read_curves
 from fedga.spec.grid import build_sweep
 from fedga.store.store import Store
 from fedga.study import tournament
-from fedga.study.candidates import Limits, fitting, make_candidates, on_all_samples, recipes
+from fedga.study.candidates import (
+    Limits,
+    fitting,
+    fitting_network,
+    make_candidates,
+    on_all_samples,
+    recipes,
+)
 from fedga.study.prepare import Preparation, fitting_model
 from fedga.study.sweep import Interrupted, Observer, run_sweep
 from fedga.study.tournament import SHARE, Candidate, Outcome, Rung, Standing, make_rungs, planned, run_tournament
@@ -187,6 +196,27 @@ def test_limits_leave_out_what_does_not_fit() -> None:
     assert fitting(["fedprox:mu=0.1"], Limits())[0] == ["fedavg", "fedprox:mu=0.1"]
     with pytest.raises(FedGAError, match="--algorithm scaffold sends more than the model: leave it out, or relax"):
         fitting(["scaffold"], Limits(sends_nothing=True))
+
+
+class Headless(nn.Module):
+    """Its last layer is no linear one, so that nothing can read what goes into it."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, num_classes, 8), nn.Flatten())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+def test_algorithms_that_do_not_suit_the_network_stay_out() -> None:
+    dataset = load_dataset("digits")
+    algorithms = ["fedavg", "fednh", "scaffold"]
+    network = fitting_model("tests.study.test_tournament:Headless", dataset.input_shape, 10)
+    kept, left_out = fitting_network(algorithms, network, dataset)
+    assert kept == ["fedavg", "scaffold"]
+    assert "end it with torch.nn.Linear" in left_out["fednh"]
+    assert fitting_network(algorithms, fitting_model("mlp", dataset.input_shape, 10), dataset) == (algorithms, {})
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
 """The candidates of a tournament: algorithms of the registry that fit the limits, under a few settings each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedga.algorithms import known_algorithms, make_algorithm
-from fedga.algorithms.base import Algorithm, overrides
+from fedga.algorithms.base import Algorithm, Setup, overrides, uses_features
 from fedga.algorithms.limits import extra_passes, more_than_sums, sends_extra
 from fedga.data import Dataset
+from fedga.engine.stack.lanes import frozen
+from fedga.engine.stack.stacked import StackedModel
 from fedga.errors import FedGAError
 from fedga.spec.augmentation import Augmentation
 from fedga.spec.catalog import find_source
@@ -64,6 +67,31 @@ def fitting(names: Sequence[str], limits: Limits) -> tuple[list[str], dict[str, 
     return [REFERENCE, *others], left_out
 
 
+def fitting_network(
+    algorithms: Sequence[str], network: nn.Module, dataset: Dataset
+) -> tuple[list[str], dict[str, str]]:
+    """Those of the algorithms that can train this network, and why others cannot: some read the input of its head."""
+    left_out = {}
+    for name in algorithms:
+        base, options = parse_algorithm(name)
+        try:
+            _try(make_algorithm(base, **dict(options)), network, dataset)
+        except FedGAError as error:
+            left_out[name] = f"does not suit the network ({error})"
+    return [name for name in algorithms if name not in left_out], left_out
+
+
+@torch.no_grad()
+def _try(algorithm: Algorithm, network: nn.Module, dataset: Dataset) -> None:
+    network = frozen(network, algorithm)
+    model = StackedModel(network)
+    params, buffers = model.flatten(network)
+    algorithm.server_state(Setup(params, 2, dataset.num_classes, model.params))
+    if uses_features(algorithm):
+        model.keep_features()
+        model.evaluate(params[None], buffers[None], torch.zeros(2, *dataset.input_shape))
+
+
 def recipes(
     base: RunSpec, dataset: Dataset, clients: int, network: nn.Module, presets: Sequence[str]
 ) -> list[Settings]:
@@ -89,18 +117,13 @@ def recipes(
     return found
 
 
-def make_candidates(
-    algorithms: Sequence[str],
-    settings: Sequence[Settings],
-    common: Settings,
-    fit: Callable[[Sequence[RunSpec]], Sequence[RunSpec]] = lambda specs: specs,
-) -> list[Candidate]:
+def make_candidates(algorithms: Sequence[str], settings: Sequence[Settings], common: Settings) -> list[Candidate]:
     """Every algorithm under every recipe, the simplest first; ``common`` settings are those of all, the seeds too."""
     found: dict[str, Candidate] = {}
     for algorithm in algorithms:
         for recipe in settings:
             runs = build_sweep({**common, **recipe, "algorithm": [algorithm]}).runs
-            candidate = Candidate(tuple(fit(sorted(runs, key=lambda spec: spec.seed))))
+            candidate = Candidate(tuple(sorted(runs, key=lambda spec: spec.seed)))
             found.setdefault(candidate.spec.run_id, candidate)
     return list(found.values())
 

@@ -82,8 +82,9 @@ class Outcome:
 
     @property
     def finalists(self) -> tuple[Standing, ...]:
-        """Those that trained to the end, the best first."""
-        return tuple(each for each in self.standings if each.round == self.rungs[-1].round)
+        """Those that trained to the end and did not diverge, the best first."""
+        last = self.rungs[-1].round
+        return tuple(each for each in self.standings if each.round == last and np.isfinite(each.mean))
 
     @property
     def share(self) -> float:
@@ -197,7 +198,8 @@ class _Tournament:
         """Bring all their runs to the end of this round."""
         known = {run.run_id: run for run in self.store.runs()}
         specs = [spec for each in left for spec in each.specs if not known[spec.run_id].finished]
-        self.store.create_groups(self._stacked(specs))
+        in_groups = {run_id for group in self._groups(specs) for run_id in group.run_ids}
+        self.store.create_groups(self._stacked([spec for spec in specs if spec.run_id not in in_groups]))
         while behind := [group for group in self._groups(specs) if group.round < target]:
             for group in behind:
                 members = [spec for spec in specs if spec.run_id in group.run_ids]

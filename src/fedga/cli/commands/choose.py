@@ -155,7 +155,7 @@ class _Plan:
 
 def _plan(common: dict[str, list[Any]], share: list[Any], limits: Any, program: Program) -> _Plan:
     """The candidates, checked and with their data."""
-    from fedga.study.candidates import fitting, make_candidates, recipes
+    from fedga.study.candidates import fitting, fitting_network, make_candidates, recipes
     from fedga.study.prepare import fitting_model
     from fedga.study.tournament import Candidate
 
@@ -169,6 +169,8 @@ def _plan(common: dict[str, list[Any]], share: list[Any], limits: Any, program: 
     [base], preparation = (found := prepare(first, program, active_chosen="active" in common)).specs, found.preparation
     dataset = preparation.dataset(base)
     network = fitting_model(base.model, dataset.input_shape, dataset.num_classes, norm=base.norm)
+    algorithms, unsuited = fitting_network(algorithms, network, dataset)
+    left_out |= unsuited
     every = max(1, base.rounds // _POINTS)
     tried = {**common, "validate": share, "evaluate_every": [every], "diagnose_every": [0]}
     settings = recipes(base, dataset, preparation.federation(base).num_clients, network, presets)
