@@ -72,7 +72,10 @@ class Verdict:
 
 
 def decide(outcome: Outcome) -> Verdict:
-    """The best candidate, or FedAvg where that is within one standard error of it; and how sure the lead is."""
+    """FedAvg, unless another candidate is clearly better than its best settings.
+
+    The best of many is often the luckiest: on validation samples it leads, on others it may not.
+    """
     if not outcome.finalists:
         raise FedGAError("every candidate diverged: give a smaller --lr")
     best, number = outcome.finalists[0], len(outcome.standings)
@@ -88,11 +91,7 @@ def decide(outcome: Outcome) -> Verdict:
     compared = f"{lead}, paired over {plural(len(best.scores), 'seed')}"
     if not lead.is_clear:
         ahead = f"Nothing beats FedAvg clearly: {name} is {of} and leads {plain} by {compared}, which may be chance."
-        behind, error = best.mean - reference.mean, standard_error(best.scores)
-        if not behind > error:  # with a single seed nobody knows
-            return Verdict(reference, f"{ahead} Use {plain}.")
-        guess = f"It is the best guess, by more than a standard error; {plain} is the safe choice"
-        return Verdict(best, f"{ahead} {guess}, above all where the other costs more.")
+        return Verdict(reference, f"{ahead} Use {plain}.")
     flattered = f"Being the best of {number}, it looks a little better than it is."
     return Verdict(best, f"{name} beats FedAvg: it leads {plain} by {compared}. {flattered}")
 
