@@ -34,7 +34,7 @@ def test_it_names_a_method_the_command_to_train_it_and_draws_the_tournament(tmp_
     assert "the test split is not looked at" in outcome.err
     for place in ("figures/choice.png", "figures/choice.svg", "tables/choice.csv", "tables/choice.md"):
         assert (tmp_path / "out" / place).stat().st_size > 100
-    [command] = re.findall(r"^  fedga (run .*)$", outcome.out, re.MULTILINE)
+    command = re.findall(r"^  fedga (run .*)$", outcome.out, re.MULTILINE)[0]
     again = done(f"{FEW} --out", tmp_path / "out")
     assert again.out == outcome.out
     chosen = done(f"{FEW} --then-run --out", tmp_path / "out")

@@ -51,6 +51,7 @@ def test_fedavg_is_the_answer_where_nothing_is_better(
     verdict = decide(found)
     assert verdict.pick is found.standings[picked]
     assert words in verdict.words
+    assert (verdict.guess is found.standings[0]) == (picked == 1)
     assert ("Nothing beats FedAvg clearly" in verdict.words) == ("which may be chance" in verdict.words)
 
 

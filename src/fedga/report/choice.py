@@ -69,6 +69,7 @@ class Verdict:
 
     pick: Standing
     words: str
+    guess: Standing | None = None  # ahead of the pick, which may be chance
 
 
 def decide(outcome: Outcome) -> Verdict:
@@ -91,7 +92,7 @@ def decide(outcome: Outcome) -> Verdict:
     compared = f"{lead}, paired over {plural(len(best.scores), 'seed')}"
     if not lead.is_clear:
         ahead = f"Nothing beats FedAvg clearly: {name} is {of} and leads {plain} by {compared}, which may be chance."
-        return Verdict(reference, f"{ahead} Use {plain}.")
+        return Verdict(reference, f"{ahead} Use {plain}.", best)
     flattered = f"Being the best of {number}, it looks a little better than it is."
     return Verdict(best, f"{name} beats FedAvg: it leads {plain} by {compared}. {flattered}")
 

@@ -186,7 +186,7 @@ def _plan(common: dict[str, list[Any]], share: list[Any], limits: Any, program: 
 
 
 def _show(plan: _Plan, folder: Path, by: str, program: Program, then_run: bool) -> None:
-    from fedga.report.choice import decide, draw_tournament, standings_table
+    from fedga.report.choice import candidate_name, decide, draw_tournament, standings_table
     from fedga.report.figures import save
     from fedga.report.page.repeat import run_command
     from fedga.report.writers import terminal, write_table
@@ -205,8 +205,18 @@ def _show(plan: _Plan, folder: Path, by: str, program: Program, then_run: bool) 
     final = on_all_samples(verdict.pick.candidate, plan.common)
     if then_run:
         _train_on_all(final, folder, plan, program)
-    elif command := run_command(final):
-        out.print("To train it on all samples and test it:", highlight=False)
+        return
+    _print_command("To train it on all samples and test it:", run_command(final))
+    if verdict.guess is not None:
+        guess = verdict.guess.candidate
+        heading = f"The best guess, {candidate_name(guess.spec)}:"
+        _print_command(heading, run_command(on_all_samples(guess, plan.common)))
+
+
+def _print_command(heading: str, command: str) -> None:
+    """Ready to paste: in one line, however narrow the terminal."""
+    if command:
+        out.print(heading, highlight=False, markup=False)
         out.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
 
 
