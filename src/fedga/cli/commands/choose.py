@@ -223,6 +223,7 @@ def _print_command(heading: str, command: str) -> None:
 def _play(plan: _Plan, folder: Path, by: str) -> Any:
     """The tournament, with a bar; Ctrl-C ends the program after the round it is in."""
     from fedga.report.choice import candidate_name
+    from fedga.report.words import plural
     from fedga.store.store import Store
     from fedga.study.sweep import Interrupted, Observer
     from fedga.study.tournament import Rung, Standing, make_rungs, planned, run_tournament
@@ -241,7 +242,7 @@ def _play(plan: _Plan, folder: Path, by: str) -> Any:
     with Store(folder) as store, stop_request() as stop:
         prepared.preparation.fingerprints(prepared.specs)
         share = f"{100 * total / (number * plan.rounds):.0f} % of the rounds of a full grid"
-        say(f"{number} candidates with {seeds} seeds on {prepared.device}: {share}; results go to {folder}")
+        say(f"{number} candidates with {plural(seeds, 'seed')} on {prepared.device}: {share}; results go to {folder}")
         hinted = [
             spec for spec in prepared.specs if spec.standardize
         ] or prepared.specs  # one way to cure columns is tried
