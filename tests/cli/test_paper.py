@@ -153,6 +153,8 @@ def test_tune_chooses_the_best_rate_and_goes_on_with_it(tmp_path: Path) -> None:
     with Store(tmp_path / "out") as store:
         runs = store.runs()
     assert {run.spec.lr for run in runs if run.spec.algorithm == "fedga"} == {0.5}
+    assert {(run.spec.algorithm, run.spec.validate) for run in runs} == {("fedavg", 0.1), ("fedga", 0.0)}
+    assert "Validation accuracy by learning rate" in outcome.out
     assert len(runs) == 2 * 2 + 2
     assert (tmp_path / "out" / "figures" / "tuning.png").exists()
 

@@ -19,15 +19,17 @@ from fedga.algorithms.fednh import FedNH
 from fedga.algorithms.parameters import Parameters
 from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.data.federation import Dataset
+from fedga.data.validation import hold_out
 from fedga.engine.device_data import DeviceData
 from fedga.errors import FedGAError
 from fedga.flower import client_app, wire
 from fedga.flower.in_process import _Clients
+from fedga.flower.server.app import Settings, _federate
 from fedga.flower.server.remote import RemoteEngine
 from fedga.flower.server.roster import Roster
 from fedga.measures.columns import OF_CLIENTS
 from fedga.spec.settings import SERVERS
-from tests.engine.runs import EXACT, TELLING, Mixing, make_lane, train
+from tests.engine.runs import EXACT, TELLING, Mixing, make_lane, make_uneven_federation, train
 from tests.flower.loopback import Loopback
 from tests.flower.runs import assert_equal_results, by_messages, make_spec, on_engine, partitions
 
@@ -52,6 +54,7 @@ def test_every_server_optimiser(server: str, tmp_path: Path) -> None:
         {"optimizer": "adam", "lr": 0.01},
         {"momentum": 0.9, "weight_decay": 1e-3, "clip": None, "lr_schedule": "cosine"},
         {"aggregation": "uniform", "standardize": True},
+        {"validate": 0.2, "server_average": 0.4},
         {"model": "tests.engine.runs:Mixing", "active": 8},
         {"model": "tests.engine.test_engine_equals_reference:Constants"},
         {"partition": "iid", "alpha": None, "local_epochs": 1},
@@ -143,9 +146,11 @@ class Looking(OwnPart):
         return {"seen": state["seen"].index_copy(0, result.clients, result.reports["models"])}
 
 
-def both(pictures: Dataset, algorithm: Algorithm, folder: Path, **settings: Any) -> tuple[Any, RemoteEngine]:
+def both(
+    pictures: Dataset, algorithm: Algorithm, folder: Path, federation: Any = None, **settings: Any
+) -> tuple[Any, RemoteEngine]:
     """After two rounds on the engine and, through messages, on Flower; the third is left to the test."""
-    lane = replace(make_lane(pictures, rounds=3, **settings), algorithm=algorithm)
+    lane = replace(make_lane(pictures, federation, rounds=3, **settings), algorithm=algorithm)
     data = DeviceData(pictures, torch.device("cpu"), torch.get_default_dtype())
     counts = torch.from_numpy(lane.federation.class_counts).float()
     roster, clients = Roster(len(counts)), _Clients(lane, data, folder)
@@ -162,6 +167,22 @@ def both(pictures: Dataset, algorithm: Algorithm, folder: Path, **settings: Any)
 def test_a_survey_is_sent_what_the_head_needs(pictures: Dataset, tmp_path: Path) -> None:
     engine, remote = both(pictures, SurveyedHead(), tmp_path)
     torch.testing.assert_close(remote.stack.params, engine.stack.params, **EXACT)
+
+
+@pytest.mark.usefixtures("float64")
+def test_clients_with_heads_of_their_own_are_scored_on_what_all_of_them_hold_out(
+    pictures: Dataset, tmp_path: Path
+) -> None:
+    federation = hold_out(make_uneven_federation(pictures), 0.3, seed=0)
+    engine, remote = both(pictures, OwnPart(), tmp_path, federation, evaluate_every=1, validate=0.3)
+    [here], [there] = engine.run_round(), remote.run_round()
+    assert here.metrics.keys() == there.metrics.keys() == {"client_accuracy"}
+    assert there.metrics["client_accuracy"] == pytest.approx(here.metrics["client_accuracy"], abs=1e-12)
+
+
+def test_sites_hold_samples_out_by_themselves() -> None:
+    with pytest.raises(FedGAError, match="sites keep theirs: leave validate out"):
+        _federate(Loopback(client_app, []), Settings(sites="a, b", classes="0, 1"), {"validate": [0.1]})
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ def test_every_field_changes_the_id() -> None:
         "centralize": True,
         "augment": "shift:2",
         "stragglers": 0.5,
+        "validate": 0.1,
         "select": "in-turn",
         "availability": "0.5",
         "clip": None,

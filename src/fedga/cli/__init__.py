@@ -49,6 +49,7 @@ def _common(
 # Command -> its module in `fedga.cli.commands` and its function there, or the `app` of a group; in the order of --help.
 _HOMES = {
     "run": ("run", "command"),
+    "choose": ("choose", "choose"),
     "paper": ("paper", "paper"),
     "tune": ("tune", "tune"),
     "report": ("inspect", "report"),

@@ -107,6 +107,14 @@ def _bar(*further: bars.ProgressColumn, kind: type[bars.Progress] = bars.Progres
 
 
 @contextmanager
+def rounds_bar(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar of rounds, which is told how many more are done."""
+    with _bar(bars.TextColumn("rounds"), bars.TimeRemainingColumn()) as bar:
+        task = bar.add_task("training", total=total)
+        yield lambda number: bar.update(task, advance=number)
+
+
+@contextmanager
 def decoding() -> Iterator[Callable[[str, int, int], None]]:
     """A bar for each file of pictures that is decoded for the first time."""
     with _bar() as bar:

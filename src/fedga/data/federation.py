@@ -45,6 +45,9 @@ class Federation:
     dataset: Dataset
     indices: np.ndarray = field(repr=False)  # int64 [samples that some client holds]
     offsets: np.ndarray = field(repr=False)  # int64 [clients + 1]
+    held_out: np.ndarray | None = field(
+        default=None, repr=False
+    )  # of the clients, to score on instead of the test split
 
     @property
     def num_clients(self) -> int:

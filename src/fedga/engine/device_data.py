@@ -86,6 +86,12 @@ class DeviceData:
         """How stored samples become a network's inputs."""
         return InputScaling.of(self.dataset, standardize, self._dtype).to(self.device)
 
+    def scored_on(self, places: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Stored inputs and targets that models are scored on: at ``places`` of the training split, else the test's."""
+        if places is None:
+            return self.test_inputs, self.test_targets
+        return self.gather(places), self.train_targets[places]
+
     def gather(self, places: Tensor) -> Tensor:
         """Stored training inputs at ``places``, of any shape; whole rows, which is ten times faster than indexing."""
         rows = self.train_inputs.flatten(1).index_select(0, places.flatten())
@@ -160,10 +166,16 @@ class FederationTable:
         return (totals / sizes).to(values.dtype)
 
 
-def auxiliary_samples(dataset: Dataset, seed: int, per_class: int) -> np.ndarray:
-    """Samples of every class that the server holds, for those who need some: places, ``[classes, per_class]``."""
+def auxiliary_samples(dataset: Dataset, seed: int, per_class: int, held_out: np.ndarray | None = None) -> np.ndarray:
+    """Samples of every class that the server holds, for those who need some: places, ``[classes, per_class]``.
+
+    None of them is ``held_out`` of training.
+    """
     generator = streams.numpy_generator(seed, "auxiliary")
-    by_class = [np.flatnonzero(dataset.train_targets == label) for label in range(dataset.num_classes)]
+    free = np.ones(len(dataset.train_targets), dtype=bool)
+    if held_out is not None:
+        free[held_out] = False
+    by_class = [np.flatnonzero(free & (dataset.train_targets == label)) for label in range(dataset.num_classes)]
     empty = [name for name, places in zip(dataset.class_names, by_class, strict=True) if not len(places)]
     if empty:
         raise FedGAError(

@@ -334,7 +334,11 @@ class Reference:
 
     def _auxiliary_places(self, number: int) -> list[list[int]]:
         generator = streams.numpy_generator(self.spec.seed, "auxiliary")
-        by_class = [np.flatnonzero(self.dataset.train_targets == c) for c in range(self.dataset.num_classes)]
+        held_out = set() if self.federation.held_out is None else set(self.federation.held_out.tolist())
+        by_class: list[list[int]] = [[] for _ in range(self.dataset.num_classes)]
+        for place, target in enumerate(self.dataset.train_targets.tolist()):
+            if place not in held_out:
+                by_class[target].append(place)
         return [generator.choice(places, number, replace=len(places) < number).tolist() for places in by_class]
 
     def _step(self, params: Tensor, update: Tensor) -> Tensor:

@@ -36,8 +36,10 @@ class _Clients:
 
     def _answer(self, message: Message) -> Message:
         spec, client = self.lane.spec, wire.whole(wire.config_of(message), "client")
-        places = torch.from_numpy(self.lane.federation.client(client))
-        client_data = ClientData(self.data, places, self.data.pixels(spec.standardize))
+        federation = self.lane.federation
+        held_out = None if federation.held_out is None else torch.from_numpy(federation.held_out)
+        places, scaling = torch.from_numpy(federation.client(client)), self.data.pixels(spec.standardize)
+        client_data = ClientData(self.data, places, scaling, held_out)
         participant = Participant(spec, self.lane.algorithm, self.network, client_data, client, self.declaration)
         shelf = ClientStateStore(self.folder, "run", client)
         if message.metadata.message_type == wire.TRAIN:

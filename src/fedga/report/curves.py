@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedga.measures.columns import COLUMNS
+from fedga.measures.columns import COLUMNS, metric_column
 from fedga.store.database import IDENTITY, reading
 from fedga.store.digests import Digests
 from fedga.store.metrics import read_metrics
@@ -43,6 +43,25 @@ class Curve:
     def over_rounds(self, name: str) -> float:
         """The mean over the rounds from 1 on in which the metric was measured."""
         return mean(self.metric(name)[self.rounds >= 1])
+
+
+def measured_split(curves: Iterable[Curve]) -> str:
+    """What numbers are measured on: the test split, samples held out of training (``validate``), or now this, now that.
+
+    >>> measured_split([Curve({"validate": 0.1}, 0, np.zeros(0), {})])
+    'validation'
+    """
+    kinds = {bool(curve.settings.get("validate")) for curve in curves}
+    return "validation" if kinds == {True} else "test or validation" if True in kinds else "test"
+
+
+def metric_title(name: str, curves: Iterable[Curve]) -> str:
+    """The title of a metric, which says what it was measured on.
+
+    >>> metric_title("accuracy", [Curve({"validate": 0.1}, 0, np.zeros(0), {})])
+    'validation accuracy'
+    """
+    return metric_column(name).title.replace("test ", f"{measured_split(curves)} ")
 
 
 def main_accuracy(curves: Iterable[Curve]) -> str:

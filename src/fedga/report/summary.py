@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from rich.text import Text
 
 from fedga.measures.columns import AVERAGED, COLUMNS, MetricColumn, metric_column
-from fedga.report.curves import Curve, deviation, mean, median
+from fedga.report.curves import Curve, deviation, mean, measured_split, median
 from fedga.report.series import Panel, Series, make_panels, setting_text, telling_settings
 from fedga.report.terminal import Column, TitledTable, full_width, least_width, make_table
 from fedga.report.words import grouped
@@ -24,6 +25,7 @@ SUMMARY = tuple(COLUMNS[name] for name in (*_FIRST, "forgetting_rare", "forgetti
 
 def summary_metrics(curves: Iterable[Curve]) -> tuple[MetricColumn, ...]:
     """The columns of a summary of these runs: the built-in metrics, then those of the user's own that were measured."""
+    curves = list(curves)
     found = sorted({name for curve in curves for name in curve.values}.difference(METRICS))
     return (*SUMMARY, *map(metric_column, sorted(found, key=lambda name: name.startswith(AVERAGED))))
 
@@ -75,6 +77,8 @@ def summary_table(
         right.append(Column("seeds", [Text(str(row["seeds"])) for row in rows], "right"))
     if any(odd_runs(row) for row in rows):
         right.append(Column("note", [Text(odd_runs(row), style="yellow") for row in rows]))
+    if measured_split(curves) == "validation" and "accuracy" in shown:
+        shown["accuracy"] = replace(shown["accuracy"], heading="validation accuracy")
     middle = {name: Column(metric.heading, _cells(rows, metric, " "), "right") for name, metric in shown.items()}
     if width is not None and full_width([*left, *middle.values(), *right]) > width:
         middle = {name: Column(metric.heading, _cells(rows, metric, "\n"), "right") for name, metric in shown.items()}
@@ -84,21 +88,34 @@ def summary_table(
             narrow += [middle.pop(name).heading]
     caption = "Mean ± standard deviation over seeds. Bold: best of its data set and α."
     caption += explanations(shown[name] for name in middle)
+    caption += _on_validation(curves)
     caption += f" Left out, the terminal is too narrow: {', '.join(narrow)}." if narrow else ""
     title = _title(rows, [name for name in settings if name not in telling])
     sections = [at for at, row in enumerate(rows[:-1]) if _place(rows[at + 1]) != _place(row)]
     return make_table([*left, *middle.values(), *right], title=title, caption=caption, width=width, sections=sections)
 
 
+def _on_validation(curves: Sequence[Curve]) -> str:
+    """A sentence where numbers are not the test split's, with a blank before it."""
+    whose = {"validation": "All numbers", "test or validation": "Numbers of rows with validate above 0"}
+    subject = whose.get(measured_split(curves))
+    return f" {subject} are validation numbers: on samples held out of training." if subject else ""
+
+
 def _place(row: Row) -> tuple[Any, Any]:
     return row["dataset"], row["alpha"]
 
 
+def _compared(row: Row) -> tuple[Any, ...]:
+    """Rows that are alike in this are measured on the same samples, or nearly: the best of them is marked."""
+    return *_place(row), bool(row.get("validate"))
+
+
 def _cells(rows: Sequence[Row], metric: MetricColumn, gap: str) -> list[Text]:
     """The column of a metric, ``gap`` before deviations. All that print like the best of their place are bold."""
-    known = grouped((row for row in rows if row[metric.name] is not None), _place)
+    known = grouped((row for row in rows if row[metric.name] is not None), _compared)
     best = {place: metric.best([row[metric.name] for row in of]) for place, of in known.items()}
-    return [_cell(row, metric, number_text(best.get(_place(row), math.nan), metric.ratio), gap) for row in rows]
+    return [_cell(row, metric, number_text(best.get(_compared(row), math.nan), metric.ratio), gap) for row in rows]
 
 
 def _cell(row: Row, metric: MetricColumn, best: str, gap: str) -> Text:

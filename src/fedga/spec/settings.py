@@ -32,7 +32,7 @@ PRECISIONS = ("float32", "tf32")
 # Settings that came after the first runs were stored, at the value those runs had: a run keeps its id.
 _LATER = {
     **{"precision": "float32", "select": "uniform", "augment": "", "centralize": False},
-    **{"availability": "always", "stragglers": 0.0},
+    **{"availability": "always", "stragglers": 0.0, "validate": 0.0},
 }
 
 LONGEST_NAME = 80  # of an unknown setting, as it is repeated
@@ -43,6 +43,7 @@ SITES = "sites/"  # before the name of a federation, where a data set would be n
 _TINY, _HUGE = 1e-30, 1e30
 _COUNT, _FROM_0 = Number(whole=True, least=1), Number(whole=True, least=0)
 _CLIENTS = replace(_COUNT, none=True)
+_SHARE = Number(least=0, below=1, smallest=1e-6)
 _RATE = Number(above=0, smallest=_TINY, largest=_HUGE)
 _SERVER_RATE = replace(_RATE, none=True)
 _DECAY = Number(least=0, smallest=_TINY, largest=_HUGE)
@@ -107,6 +108,7 @@ class DataSettings(_Checked):
     alpha: float | None = _setting(None, _ALPHA, "Dirichlet concentration α: the smaller, the more skewed the classes")
     classes_per_client: int = _setting(2, _COUNT, "classes each client holds (partition shards)")
     clients: int | None = _setting(100, _CLIENTS, "number of clients (natural partitions bring their own)")
+    validate: float = _setting(0.0, _SHARE, "share of each client's samples to score on, untrained")
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class TrainingSettings(_Checked):
     server: str = _setting("sgd", Named(SERVERS, "servers"), "optimiser of the server")
     server_rate: float | None = _setting(None, _SERVER_RATE, "rate of the server optimiser (none: its own default)")
     server_average: float = _setting(0.0, _NEWEST, "weight of the newest model in the average (0: none)")
-    evaluate_every: int = _setting(1, _COUNT, "rounds between evaluations on the test split")
+    evaluate_every: int = _setting(1, _COUNT, "rounds between evaluations of the global model")
     diagnose_every: int = _setting(10, _FROM_0, "rounds between class-wise evaluations of clients (0: never)")
     seed: int = _setting(0, _FROM_0, "seed of partition, weights, client choice and batch order", flag="--seeds")
 

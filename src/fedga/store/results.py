@@ -67,10 +67,15 @@ def _order(run: Run) -> tuple[Any, ...]:
 
 
 def telling_fields(runs: list[Run]) -> tuple[str, ...]:
-    """The settings beyond the fixed columns that are needed to tell two of these runs apart."""
+    """The settings beyond the fixed columns that are needed to tell two of these runs apart, or what numbers mean.
+
+    Those of a run that validates are validation numbers, and are never shown without that word.
+    """
     first: dict[tuple[Any, ...], RunSpec] = {}
     pairs = [(run.spec, first.setdefault(identity(run.spec), run.spec)) for run in runs]
-    return tuple(name for name in _OTHER_FIELDS if any(getattr(a, name) != getattr(b, name) for a, b in pairs))
+    differing = {name for name in _OTHER_FIELDS if any(getattr(a, name) != getattr(b, name) for a, b in pairs)}
+    differing |= {"validate"} if any(run.spec.validate for run in runs) else set()
+    return tuple(name for name in _OTHER_FIELDS if name in differing)
 
 
 def result_table(connection: sqlite3.Connection, text: Callable[[Any], Any] | None = None) -> ResultTable:

@@ -306,6 +306,39 @@ class Store(ResultsReader, AbstractContextManager["Store"]):
             if old is not None and is_checkpoint_name(old):
                 (self._checkpoints / old).unlink(missing_ok=True)
 
+    def take_out(
+        self, group_id: int, run_ids: Collection[str], note: str, checkpoint: Callable[[Path], None] | None
+    ) -> None:
+        """Let runs leave a group that this store holds; those that are left go on from ``checkpoint``, else as before.
+
+        They stay as far as they are: begun, unfinished, and in no group.
+        """
+        with self._lock, explained(self.folder):
+            ends = self._unfinished(self._opened(), group_id) <= set(run_ids)
+            written = None
+            if checkpoint is not None and not ends:
+                at = self.group(group_id).round
+                written = write_checkpoint(self._checkpoints, self.owner, group_id, at, checkpoint)
+            old = None
+            try:
+                with self._writing() as connection:
+                    self._touch(connection, group_id)
+                    query = "UPDATE runs SET group_id = NULL, lane = NULL, status = 'pending', note = ?"
+                    rows = [(note, run_id, group_id) for run_id in run_ids]
+                    connection.executemany(f"{query} WHERE run_id = ? AND group_id = ? AND {_UNFINISHED}", rows)
+                    seal_runs(connection, run_ids)
+                    if written is not None or ends:
+                        query = "SELECT checkpoint FROM groups WHERE id = ?"
+                        old = connection.execute(query, (group_id,)).fetchone()[0]
+                        name = None if written is None else written.name
+                        connection.execute("UPDATE groups SET checkpoint = ? WHERE id = ?", (name, group_id))
+            except Exception:
+                if written is not None:
+                    self._remove_unless_current(written)
+                raise
+            if old is not None and is_checkpoint_name(old):
+                (self._checkpoints / old).unlink(missing_ok=True)
+
     @staticmethod
     def _keys(connection: sqlite3.Connection, group_id: int) -> dict[str, int]:
         return dict(connection.execute("SELECT run_id, key FROM runs WHERE group_id = ?", (group_id,)))

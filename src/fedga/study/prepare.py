@@ -60,7 +60,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def federation_of(dataset: Dataset, spec: RunSpec, make: Callable[..., Federation] = make_federation) -> Federation:
-    options = {name: getattr(spec, name) for name in ("clients", "seed", "alpha", "classes_per_client")}
+    options = {name: getattr(spec, name) for name in ("clients", "seed", "alpha", "classes_per_client", "validate")}
     return make(dataset, spec.partition, **options)
 
 
@@ -124,7 +124,9 @@ class Preparation:
         for spec in specs:
             dataset, name = self.dataset(spec), Path(spec.dataset).name
             of_columns = () if spec.standardize else _unlike_columns(dataset, name)
-            hints = (_never_measured(dataset, name), _unused(self.federation(spec), spec, name), of_columns)
+            federation = self.federation(spec)
+            measured = _never_measured(dataset, name) if federation.held_out is None else _validating(spec)
+            hints = (measured, _unused(federation, spec, name), of_columns)
             found |= dict.fromkeys(chain.from_iterable(hints))
         return list(found)
 
@@ -135,7 +137,7 @@ class Preparation:
             chosen.setdefault((spec.dataset, spec.partition, spec.alpha, spec.clients), spec)
         kept = []
         for spec in chosen.values():
-            federation = self.federation(spec)
+            federation = self.federation(replace(spec, validate=0.0))
             names, counts = federation.dataset.class_names, federation.class_counts[:CLIENTS_KEPT]
             place = (spec.dataset, spec.partition, spec.alpha, federation.num_clients, spec.seed)
             called = federation.dataset.client_names[:CLIENTS_KEPT] if spec.partition == "natural" else ()
@@ -154,6 +156,11 @@ def _never_measured(dataset: Dataset, name: str) -> Iterator[str]:
     if unseen := [label for label, count in zip(dataset.class_names, counts, strict=True) if not count]:
         cure = "add samples (every fifth of a class is held out), or a column split that says train or test"
         yield f"the test split of {name} has no sample of class {listed(unseen)}, so nothing is measured of it: {cure}"
+
+
+def _validating(spec: RunSpec) -> Iterator[str]:
+    held = f"--validate {spec.validate:g} keeps that share of every client's samples from training, to score on"
+    yield f"validation numbers, not test numbers: {held}, and the test split is not looked at"
 
 
 def _unused(federation: Federation, spec: RunSpec, name: str) -> Iterator[str]:

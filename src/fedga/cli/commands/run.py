@@ -32,7 +32,7 @@ PANELS = {
     ),
     "Who takes part": ("select", "availability", "stragglers"),
     "Server": ("server", "server_rate", "server_average", "aggregation"),
-    "Evaluation": ("evaluate_every", "diagnose_every"),
+    "Evaluation": ("validate", "evaluate_every", "diagnose_every"),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedga.cli.commands.choose import VALIDATE
 from fedga.cli.commands.run import default_folder, refuse_unknown, setting_option
 from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
@@ -30,6 +31,9 @@ def tune(
     optimizer: Annotated[str | None, setting_option("optimizer")] = None,
     model: Annotated[str | None, setting_option("model")] = None,
     rounds: Annotated[str | None, setting_option("rounds")] = None,
+    validate: Annotated[
+        str, typer.Option(help="Share of samples to choose by; 0: the test split.", metavar="SHARE")
+    ] = VALIDATE,
     data_dir: DataDir = None,
     device: Device = None,
     out_dir: Annotated[Path | None, own_option("--out", "Folder for results; the same one continues.")] = None,
@@ -38,16 +42,18 @@ def tune(
 ) -> None:
     """Grid search of the learning rate, for each data set and α on its own.
 
-    The paper chose its rates on FedAvg and used them for every algorithm; this does the same and goes on with --then:
+    The rate is chosen on samples that are held out of every client's training; the test split is not looked at. The
+    paper chose its rates on FedAvg and used them for every algorithm; this does the same and goes on with --then, whose
+    runs train on all samples and are scored on the test split:
 
         fedga tune --dataset mnist --alpha 0.1,1 --lr 1,0.1,0.01 --then fedavg,fedntd,fedga
     """
     written = {"dataset": dataset, "alpha": alpha, "seed": seeds, "preset": preset, "optimizer": optimizer}
-    written |= {"model": model, "rounds": rounds, "lr": lr, "algorithm": on}
+    written |= {"model": model, "rounds": rounds, "lr": lr, "algorithm": on, "validate": validate}
     given = {name: parse_list(name, text) for name, text in written.items() if text is not None}
     if len(given["algorithm"]) > 1:
         raise FedGAError(f"--on {on!r} lists several algorithms: the rate is chosen on one; --then takes a list")
-    for name in ("preset", "optimizer", "model", "rounds"):
+    for name in ("preset", "optimizer", "model", "rounds", "validate"):
         if len(given.get(name, ())) > 1:
             raise FedGAError(f"{SETTINGS[name].flag} lists several values: a rate is chosen for one, so give one")
     given.setdefault("dataset", ["digits"])
@@ -61,7 +67,7 @@ def tune(
     program = Program(data_dir, device, out_dir, threads, track=track)
     folder = out_dir or default_folder(sweep.runs).with_name(f"tune-{default_folder(sweep.runs).name}")
     prepared = prepare(sweep.runs, program, active_chosen=False)
-    train(prepared, folder, program, axes=sweep.axes)
+    train(prepared, folder, program, axes=(*sweep.axes, "validate"))
     chosen = _show(folder, prepared.specs)
     if others and chosen:
         best = [spec for spec in prepared.specs if chosen.get((spec.dataset, spec.alpha)) == spec.lr]
@@ -93,9 +99,10 @@ def _go_on(folder: Path, best: Sequence[RunSpec], algorithms: Sequence[str], pro
     from fedga.cli.summary import print_summary
     from fedga.spec.presets import algorithm_defaults
 
+    say("with the chosen rates, on all samples, scored on the test split:")
     runs = []
     for spec, algorithm in itertools.product(best, algorithms):  # with the paper's options for it on these data
         options = algorithm_defaults(spec.dataset, parse_algorithm(algorithm)[0])
-        runs.append(replace(spec, algorithm=algorithm, algorithm_options=options))
-    train(prepare(runs, program), folder, program, axes=("lr",))
+        runs.append(replace(spec, algorithm=algorithm, algorithm_options=options, validate=0.0))
+    train(prepare(runs, program), folder, program, axes=("lr", "validate"))
     print_summary(folder, {spec.run_id for spec in runs}, out)

@@ -20,6 +20,7 @@ from fedga.data.partitions.even import Even
 from fedga.data.partitions.iid import IID
 from fedga.data.partitions.natural import Natural, natural_clients
 from fedga.data.partitions.shards import Shards
+from fedga.data.validation import hold_out
 from fedga.errors import FedGAError, a_or_an
 
 __all__ = ["PARTITIONS", "Assignment", "Partition", "PartitionInputs", "make_federation", "needs_alpha"]
@@ -69,12 +70,14 @@ def make_federation(
     seed: int,
     alpha: float | None = None,
     classes_per_client: int = 2,
+    validate: float = 0.0,
 ) -> Federation:
     """Partition ``dataset`` among ``clients``; the same arguments always give the same federation.
 
     ``partition`` is a key of ``PARTITIONS``, or one of your own (``fedga.plugins``). ``alpha`` is used by
     ``dirichlet``, ``dirichlet-class`` and ``even``, ``classes_per_client`` by ``shards``. For ``natural`` leave
-    ``clients`` at None: the data set knows how many there are.
+    ``clients`` at None: the data set knows how many there are. ``validate`` is the share of every client's samples that
+    is kept from training, and scored on in place of the test split.
 
     >>> from fedga.data import load_dataset
     >>> federation = make_federation(load_dataset("digits"), clients=5, seed=0, alpha=0.1)
@@ -106,7 +109,8 @@ def make_federation(
         remedy = _REMEDIES.get(partition, "use fewer clients, or a data set with more samples of its rarest class")
         raise FedGAError(f"{who} left without samples by partition {setting} of {dataset.name!r}: {remedy}")
     offsets = np.concatenate([[0], np.cumsum(found.sizes)])
-    return Federation(dataset, found.indices.astype(np.int64), offsets.astype(np.int64))
+    federation = Federation(dataset, found.indices.astype(np.int64), offsets.astype(np.int64))
+    return hold_out(federation, _check_share(validate), int(seed))
 
 
 def _checked(part: plugins.Plugin, found: Any, inputs: PartitionInputs) -> Assignment:
@@ -129,6 +133,12 @@ def _checked(part: plugins.Plugin, found: Any, inputs: PartitionInputs) -> Assig
     if times.max() > 1:
         raise FedGAError(f"{part} gave sample {times.argmax()} to a client {times.max()} times: give each at most once")
     return Assignment(indices, sizes)
+
+
+def _check_share(share: float) -> float:
+    if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
+        raise FedGAError(f"validate is {share}: give a share of every client's samples from 0 to below 1, such as 0.1")
+    return float(share)
 
 
 def _check_alpha(partition: str, alpha: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Scores of many models on one test split, computed together."""
+"""Scores of many models on one test split, or on samples held out of training, computed together."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from fedga.engine.stack.workers import Workers
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a set of models did on the test split."""
+    """What a set of models did on the test split, or on the samples that a run holds out."""
 
     confusion: Tensor  # [models, true class, predicted class]: counts
     mean_predictions: Tensor  # [models, true class, class]: mean probability, NaN where the split lacks the true class
@@ -40,13 +40,15 @@ def evaluate(
     scaling: InputScaling,  # the same for all models
     budget: MemoryBudget,
     head: Callable[[slice], Head | None] | None = None,  # of some of the models; None: the network's own
+    places: Tensor | None = None,  # in the training split, [samples]; None: the test split
     shift: Tensor | None = None,  # [classes]: added to the logits of every model
 ) -> Evaluation:
-    """Every model on the whole test split."""
+    """Every model on the whole test split, or on the samples at ``places``."""
     size, classes = budget.models, data.dataset.num_classes
     heads = [None if head is None else head(slice(at, at + size)) for at in range(0, len(params), size)]
     stacks = list(zip(params.split(size), buffers.split(size), heads, strict=True))
-    samples = list(zip(data.test_inputs.split(budget.samples), data.test_targets.split(budget.samples), strict=True))
+    inputs, targets = data.scored_on(places)
+    samples = list(zip(inputs.split(budget.samples), targets.split(budget.samples), strict=True))
 
     def work(
         model: StackedModel, item: tuple[tuple[Tensor, Tensor, Head | None], tuple[Tensor, Tensor]]
@@ -64,5 +66,5 @@ def evaluate(
     of_stacks = (zip(*islice(parts, len(samples)), strict=True) for _ in stacks)
     totals = [[torch.stack(column).sum(0) for column in columns] for columns in of_stacks]
     confusion, probability, loss = (torch.cat(column) for column in zip(*totals, strict=True))
-    counts = F.one_hot(data.test_targets, classes).sum(0)
-    return Evaluation(confusion, probability / counts[:, None], (loss / len(data.test_targets)).float())
+    counts = F.one_hot(targets, classes).sum(0)
+    return Evaluation(confusion, probability / counts[:, None], (loss / len(targets)).float())

@@ -21,25 +21,33 @@ class ClientEvaluator:
         self.lanes, self.data, self.workers, self.budget = lanes, data, workers, budget
         # The algorithms' head for models of the given lanes in a round; None: the network's own.
         self.head: Callable[[], Callable[[Sequence[int], int], Head | None] | None] = lambda: None
+        held_out = [lane.federation.held_out for lane in lanes]
+        self._held_out = [None if of is None else torch.from_numpy(of).to(data.device) for of in held_out]
+        self._same = {id(of): place for place, of in reversed(list(enumerate(held_out)))}  # the first lane with them
+        self.has_samples = bool(len(data.test_targets)) or held_out[0] is not None
 
     def evaluate(self, params: Tensor, buffers: Tensor, lanes: Sequence[int], round_number: int) -> Evaluation:
-        """Models on the test split, each of the lane ``lanes`` names; those that see the same inputs go together."""
+        """Models on the test split, or on what their lanes hold out; those that see the same inputs go together.
+
+        Each is of the lane that ``lanes`` names.
+        """
         kinds = [self._kind(lane) for lane in lanes]
         parts, order = [], []
         for kind in sorted(set(kinds)):
             which = [row for row, value in enumerate(kinds) if value == kind]
             models, scaling = (params[which], buffers[which]), self.data.pixels(kind[0])
             received = None if kind[1] < 0 else partial(self._head, [lanes[row] for row in which], round_number)
-            given = (self.workers, *models, self.data, scaling, self.budget, received)
+            given = (self.workers, *models, self.data, scaling, self.budget, received, self._held_out[kind[2]])
             parts.append(self.budget.within(evaluate, *given))
             order += which
         return Evaluation.join(parts)[torch.tensor(order).argsort().to(params.device)]
 
-    def _kind(self, lane: int) -> tuple[bool, int]:
-        """Standardised or not, and the first lane with the same head of its own (-1: the network's)."""
+    def _kind(self, lane: int) -> tuple[bool, int, int]:
+        """Standardised or not, and the first lanes with the same head of its own (-1: the network's) and samples."""
         asked = self.lanes[lane]
         same = (place for place, each in enumerate(self.lanes) if segment_key(each) == segment_key(asked))
-        return asked.spec.standardize, next(same) if overrides(asked.algorithm, "head") else -1
+        head = next(same) if overrides(asked.algorithm, "head") else -1
+        return asked.spec.standardize, head, self._same[id(asked.federation.held_out)]
 
     def _head(self, lanes: Sequence[int], round_number: int, some: slice) -> Head | None:
         found = self.head()
@@ -47,7 +55,7 @@ class ClientEvaluator:
 
     def examined(self, round_number: int) -> set[int]:
         """The lanes whose local models are looked at in this round: now and then, and in a lane's last round."""
-        if not len(self.data.test_targets):
+        if not self.has_samples:
             return set()
         every = [(each.spec.diagnose_every, each.spec.rounds) for each in self.lanes]
         return {lane for lane, (n, last) in enumerate(every) if n and (round_number % n == 0 or round_number == last)}
@@ -58,7 +66,7 @@ class ClientEvaluator:
         examined, ends = self.examined(round_number), [round_number == each.spec.rounds for each in self.lanes]
         due = [lane for lane, is_last in enumerate(ends) if regular or is_last or lane in examined]
         rows: list[dict[str, float] | None] = [None] * len(self.lanes)
-        if not due or not len(self.data.test_targets):
+        if not due or not self.has_samples:
             return rows
         last = self.evaluate(stack.params[due], stack.buffers[due], due, round_number)
         own = self.lanes[0].metrics  # the same for all lanes of an engine
@@ -76,7 +84,7 @@ class ClientEvaluator:
     def score_own_parts(
         self, rows: list[dict[str, float] | None], stack: LaneStack, class_counts: Tensor | None, round_number: int
     ) -> None:
-        """Clients with a part of the model of their own: each is scored on the test split by its own label mix.
+        """Clients with a part of the model of their own: each is scored on the same samples by its own label mix.
 
         Where the head is a client's own there is no global model to test.
         """

@@ -251,8 +251,9 @@ class LaneStack:
             return {name.removeprefix(prefix): torch.stack([states[lane][name] for lane in which]) for name in names}
 
         def held(number: int) -> Tensor | None:
-            seeds = [self.lanes[lane].spec.seed for lane in which] if number else []
-            places = [auxiliary_samples(data.dataset, seed, number) for seed in seeds]
+            lanes = [self.lanes[lane] for lane in which] if number else []
+            drawn = [(lane.spec.seed, number, lane.federation.held_out) for lane in lanes]
+            places = [auxiliary_samples(data.dataset, *each) for each in drawn]
             return torch.from_numpy(np.stack(places)).to(self.device) if places else None
 
         lane, algorithm, rule = self.lanes[which[0]], self.lanes[which[0]].algorithm, self.lanes[which[0]].selection

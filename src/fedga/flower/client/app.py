@@ -264,7 +264,8 @@ def _partition_data(config: ConfigRecord, spec: RunSpec) -> ClientData:
     device = choose_device(str(config.get("device", "auto")))
     data = _device_data(dataset, device)
     places = torch.from_numpy(federation.client(wire.whole(config, "client"))).to(device)
-    return ClientData(data, places, data.pixels(spec.standardize))
+    held_out = None if federation.held_out is None else torch.from_numpy(federation.held_out).to(device)
+    return ClientData(data, places, data.pixels(spec.standardize), held_out)
 
 
 # --- at a site -------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ class ClientData:
     data: DeviceData
     places: Tensor  # [samples]: in the training split of `data`
     scaling: InputScaling
+    validation: Tensor | None = None  # [samples]: there, held out by all clients, to score on; None: the test split
 
     @property
     def held_out(self) -> bool:
@@ -116,8 +117,7 @@ class Participant:
         Where it holds out none, they are those on the samples it trains on.
         """
         data, dataset, held_out = self.client_data.data, self.client_data.data.dataset, self.client_data.held_out
-        inputs = data.test_inputs if held_out else data.gather(self.client_data.places)
-        targets = data.test_targets if held_out else data.train_targets[self.client_data.places]
+        inputs, targets = data.scored_on(self.client_data.validation if held_out else self.client_data.places)
         confusion = torch.zeros(dataset.num_classes, dataset.num_classes, dtype=torch.float64)
         loss = 0.0
         for some, labels in zip(inputs.split(EVALUATED_AT_ONCE), targets.split(EVALUATED_AT_ONCE), strict=True):

@@ -127,6 +127,9 @@ def _simulate(
 
 
 def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> None:
+    if any(given.get("validate", ())):
+        cure = "leave validate out, or let each site hold samples out in its own file"
+        raise FedGAError(f"validate holds samples out of data that are on this machine, and sites keep theirs: {cure}")
     names, classes = split_names(settings.sites, "sites ="), split_names(settings.classes, "classes =", least=2)
     _check_number("min-sites", settings.min_sites, names)
     _check_number("min-replies", settings.min_replies, names)

@@ -13,7 +13,7 @@ from fedga.drawing.style import MUTED, SMALL, TEXT, LineStyle, algorithm_rank, d
 from fedga.errors import FedGAError
 from fedga.paper.report.scores import Reading, score_of
 from fedga.paper.report.tuning import chosen_rates
-from fedga.report.curves import Curve, mean
+from fedga.report.curves import Curve, mean, metric_title
 from fedga.report.figures import lines
 from fedga.report.series import Panel, panels_with
 from fedga.report.words import plural
@@ -201,7 +201,7 @@ def tuning_picture(curves: Sequence[Curve]) -> Figure:
             at.set_xticks(rates, [f"{rate:g}" for rate in rates])
             at.minorticks_off()
             at.set(xlim=(rates[0] / 1.5, rates[-1] * 1.5), ylim=(0, None))
-            at.set(xlabel="learning rate", ylabel="test accuracy", title=dataset_name(dataset))
+            at.set(xlabel="learning rate", ylabel=metric_title("accuracy", curves), title=dataset_name(dataset))
     return figure
 
 

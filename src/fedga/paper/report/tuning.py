@@ -7,7 +7,7 @@ from typing import Any
 
 from fedga.errors import FedGAError
 from fedga.paper.report.scores import Reading, score_of
-from fedga.report.curves import Curve
+from fedga.report.curves import Curve, measured_split
 from fedga.report.documents import Cell, Table
 from fedga.report.series import setting_text, varying_settings
 from fedga.report.words import grouped
@@ -59,10 +59,14 @@ def tuning_table(curves: Sequence[Curve]) -> Table:
         head = [Cell(dataset_name(dataset), dataset), Cell("" if alpha is None else f"{alpha:g}", alpha)]
         head += [Cell(setting, setting)] if differing else []
         rows.append((*head, *(_cell(search.by_rate.get(rate, ()), bold=chosen == rate) for rate in rates)))
-    caption = "Accuracy after the last round, mean (deviation) over seeds. Bold: the rate chosen, on the test split as "
-    caption += "published choices were: what it reaches there is a little flattered."
+    split = measured_split(curves)
+    caption = "Accuracy after the last round, mean (deviation) over seeds. Bold: the rate chosen, "
+    if split == "test":
+        caption += "on the test split as published choices were: what it reaches there is a little flattered."
+    else:
+        caption += "on samples held out of the clients' training."
     headings = ("data set", "α", *(("setting",) if differing else ()), *(f"{rate:g}" for rate in rates))
-    return Table("tuning", "Accuracy by learning rate", headings, tuple(rows), caption)
+    return Table("tuning", f"{split.capitalize()} accuracy by learning rate", headings, tuple(rows), caption)
 
 
 def tuning_headline(rates: Mapping[DatasetAlpha, float]) -> str:

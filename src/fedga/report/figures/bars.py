@@ -8,8 +8,7 @@ import numpy as np
 from fedga.drawing.canvas import Axes, Figure, PanelSize, compose, rows_and_columns, text_width
 from fedga.drawing.style import MUTED, SMALL, TEXT, drawing, shade
 from fedga.errors import FedGAError
-from fedga.measures.columns import metric_column
-from fedga.report.curves import Curve, deviation, main_accuracy, mean
+from fedga.report.curves import Curve, deviation, main_accuracy, mean, metric_title
 from fedga.report.figures.lines import curves_caption, draw_accuracy, end_texts, seeds_text
 from fedga.report.series import Panel, Series, make_panels, panels_with
 from fedga.report.words import signed
@@ -148,7 +147,8 @@ def _headline(panel: Panel, metric: str) -> str:
     """The place, and which series has the highest accuracy after the last round."""
     ends = {series.label: series.per_round(metric, mean)[-1] for series in panel.series if len(series.rounds)}
     known = {label: value for label, value in ends.items() if np.isfinite(value)}
-    title = f"{metric_column(metric).title.capitalize()} on {panel.title}"
+    curves = [curve for series in panel.series for curve in series.curves]
+    title = f"{metric_title(metric, curves).capitalize()} on {panel.title}"
     if not known:
         return title
     best = max(known, key=lambda label: known[label])

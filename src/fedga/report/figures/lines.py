@@ -11,7 +11,7 @@ from fedga.drawing.canvas import Axes, Figure, LineEnd, PanelSize, compose, labe
 from fedga.drawing.style import BAND, SMALL, LineStyle, drawing, shade
 from fedga.measures.columns import metric_column
 from fedga.report import words
-from fedga.report.curves import Curve, deviation, mean, median
+from fedga.report.curves import Curve, deviation, mean, median, metric_title
 from fedga.report.series import Panel, Series, measured, panels_with
 
 AVERAGED = ", averaged"
@@ -97,7 +97,7 @@ def draw_accuracy(
     ends = []
     for label, style, rounds, values in _draw_lines(axes, panel, metric, (mean, plus_minus)):
         ends.append(LineEnd(rounds[-1], values[-1], _end_text(label, values[-1], names), shade(style.color, -0.25)))
-    axes.set(xlim=(0, _last_round(panel)), ylabel=metric_column(metric).title)
+    axes.set(xlim=(0, _last_round(panel)), ylabel=_title([panel], metric))
     if metric_column(metric).bounded:
         axes.set_ylim(limits or fitted_limits([panel], metric))
     label_ends(axes, ends)
@@ -205,6 +205,10 @@ def fitted_limits(panels: Sequence[Panel], metric: str, *, from_start: bool = Fa
     low, high = float(np.quantile(values, 0.02)), float(values.max())
     pad = max(0.06 * (high - low), 0.005)
     return max(0.0, low - pad), min(1.0, high + pad)
+
+
+def _title(panels: Sequence[Panel], metric: str) -> str:
+    return metric_title(metric, [curve for panel in panels for series in panel.series for curve in series.curves])
 
 
 def _last_round(panel: Panel) -> int:

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedga.drawing.style import drawing
-from fedga.measures.columns import metric_column
-from fedga.report.curves import main_accuracy
+from fedga.report.curves import main_accuracy, metric_title
 from fedga.report.page.shared import Tick
 from fedga.report.page.study import Cohort, Member, Scenario, Study
 from fedga.report.page.svg import svg_style
@@ -29,7 +28,7 @@ def draw_overview(study: Study) -> dict[str, Any]:
     }
     panels = [_over_alpha(places, metric) for places in by_dataset.values() if len(places) > 1]
     dots = [_dots(places[0], metric) for places in by_dataset.values() if len(places) == 1]
-    measured = "test accuracy of the global model" if metric == "accuracy" else metric_column(metric).title
+    measured = metric_title(metric, study.curves) + (" of the global model" if metric == "accuracy" else "")
     return {
         "measured": measured[0].upper() + measured[1:],
         "over_alpha": [panel for panel in panels if panel["lines"]],

@@ -17,7 +17,7 @@ import numpy as np
 from fedga.drawing.heatmap import RAMP, counts_summary
 from fedga.drawing.style import GAINED, LOST
 from fedga.measures.columns import OF_MODELS, metric_column
-from fedga.report.curves import Curve, main_accuracy
+from fedga.report.curves import Curve, main_accuracy, metric_title
 from fedga.report.page.overview import compared, shown_cohorts
 from fedga.report.page.study import Scenario, Study
 from fedga.report.page.svg import svg_style
@@ -87,7 +87,7 @@ class _Lines:
         found = {name for curve in curves for name in curve.values}
         names = [*(name for name in METRICS if name in found), *sorted(found.difference(METRICS))]
         self.names = sorted(names, key=lambda name: name != main_accuracy(curves))
-        self.metrics = [_metric(name) for name in self.names]
+        self.metrics = [_metric(name, curves) for name in self.names]
         counts = {name: [int((~np.isnan(curve.metric(name))).sum()) for curve in curves] for name in self.names}
         main = [number for name in self.names if name in _MAIN for number in counts[name]]
         others = [number for name in self.names if name not in _MAIN for number in counts[name]]
@@ -147,10 +147,10 @@ def _significant(value: float, digits: int) -> float | int | str:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def _metric(name: str) -> dict[str, Any]:
+def _metric(name: str, curves: Sequence[Curve]) -> dict[str, Any]:
     column = metric_column(name)
     numbers = {"ratio": int(column.ratio), "bounded": int(column.bounded)}  # a ratio: median and range on a logarithm
-    return {"name": name, "label": column.title, "group": column.measured_on, **numbers}
+    return {"name": name, "label": metric_title(name, curves), "group": column.measured_on, **numbers}
 
 
 def _place(place: Scenario, lines: _Lines) -> dict[str, Any]:

@@ -89,15 +89,15 @@ def _commands(study: Study, specs: Sequence[RunSpec], known: KnownCommands | Non
         groups: dict[tuple[Any, ...], list[RunSpec]] = {}
         for spec in left:
             groups.setdefault(tuple(getattr(spec, part) for part in parts), []).append(spec)
-        made = {key: _run_command(group, study.again) for key, group in groups.items()}
+        made = {key: run_command(group, study.again) for key, group in groups.items()}
         if parts is _PARTS[-1] or all(made.values()):
             commands += [command for command in made.values() if command]
             left = [spec for key, group in groups.items() if not made[key] for spec in group]
     return commands, len(left)
 
 
-def _run_command(specs: Sequence[RunSpec], called: str) -> str:
-    """The `fedga run` that makes exactly these runs; empty where no single one does."""
+def run_command(specs: Sequence[RunSpec], called: str = "") -> str:
+    """The `fedga run` that makes exactly these runs, in a folder ``called`` so; empty where no single one does."""
     flags = {name: values for name in _LISTED if (values := _values(specs, name)) not in ([""], [None])}
     others = {name: _values(specs, name) for name in ("partition", "client_column", "label_column")}
     flags |= {name: values for name, values in others.items() if values != [SETTINGS[name].default]}
@@ -106,7 +106,7 @@ def _run_command(specs: Sequence[RunSpec], called: str) -> str:
         runs = _grid(flags, len(specs))
         if {run.run_id for run in runs} == wanted:
             words = [word for name, values in flags.items() for word in (SETTINGS[name].flag, _flag_text(name, values))]
-            return shlex.join(["fedga", "run", *words, "--out", called])
+            return shlex.join(["fedga", "run", *words, *(["--out", called] if called else [])])
         by_place = {_place(run): run for run in runs}
         for spec in specs:
             made = by_place.get(_place(spec))

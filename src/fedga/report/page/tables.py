@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedga.drawing.style import algorithm_rank, base_name, display_name
-from fedga.measures.columns import MetricColumn, metric_column
-from fedga.report.curves import Curve, main_accuracy
+from fedga.measures.columns import MetricColumn
+from fedga.report.curves import Curve, main_accuracy, metric_title
 from fedga.report.documents import NOTHING, Cell, Table
 from fedga.report.page.study import Cohort, Member, Scenario, Study
 from fedga.report.summary import explanations, number_text, odd_runs, plus_minus, summary_metrics
@@ -136,7 +136,7 @@ def headline(study: Study) -> str:
         return f"{text}."
     first = [name for name, number in wins.items() if number == max(wins.values())]
     compared = f"{max(wins.values())} of {plural(len(found), 'comparison')} under equal settings"
-    return f"{text}. Best {metric_column(metric).title} after the last round: {listed(first)}, in {compared}."
+    return f"{text}. Best {metric_title(metric, study.curves)} after the last round: {listed(first)}, in {compared}."
 
 
 def compared_settings(study: Study) -> list[Found]:
@@ -158,11 +158,11 @@ def best_tables(study: Study) -> list[Table]:
     alphas = sorted({place.alpha for of in found for place, _ in of}, key=lambda alpha: (alpha is not None, alpha))
     if None in alphas and len(alphas) > 2:
         alphas.remove(None)
-    tables = [_best_table(found, alphas, metric, title) for metric, title in _MODELS.items()]
+    tables = [_best_table(study, found, alphas, metric, title) for metric, title in _MODELS.items()]
     return [table for table in tables if table.rows]
 
 
-def _best_table(found: Sequence[Found], alphas: Sequence[float | None], metric: str, title: str) -> Table:
+def _best_table(study: Study, found: Sequence[Found], alphas: Sequence[float | None], metric: str, title: str) -> Table:
     rows, datasets = [], []
     for of in found:
         at = {place.alpha: cohort for place, cohort in of}
@@ -172,7 +172,7 @@ def _best_table(found: Sequence[Found], alphas: Sequence[float | None], metric: 
             rows.append((Cell(place.dataset_label), Cell(cohort.name or NOTHING), *cells))
             datasets.append(place.dataset)
     headings = ("data set", "setting", *("no α" if alpha is None else f"α = {alpha:g}" for alpha in alphas))
-    measured = metric_column(metric.removeprefix("averaged_")).title
+    measured = metric_title(metric.removeprefix("averaged_"), study.curves)
     caption = f"Mean {measured} over seeds after the last round; in brackets, points above FedAvg."
     breaks = tuple(at for at in range(len(rows) - 1) if datasets[at] != datasets[at + 1])
     return Table(f"best-{metric.replace('_', '-')}", title, headings, tuple(rows), caption, breaks)
