@@ -5,17 +5,24 @@ from typing import Any
 from fedga import plugins
 from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Sent, Server, Setup, Trained, option
 from fedga.algorithms.checking.declared import check_declarations, check_options, check_overrides
+from fedga.algorithms.ccvr import CCVR
 from fedga.algorithms.climb import CLIMB
 from fedga.algorithms.fedavg import FedAvg
+from fedga.algorithms.fedbabu import FedBABU
+from fedga.algorithms.feddecorr import FedDecorr
 from fedga.algorithms.feddyn import FedDyn
+from fedga.algorithms.fedetf import FedETF
 from fedga.algorithms.fedga import FedGA, FedGABatch
 from fedga.algorithms.fednh import FedNH
 from fedga.algorithms.fedntd import FedNTD
 from fedga.algorithms.fedprox import FedProx
 from fedga.algorithms.fedrl import FedRL
 from fedga.algorithms.fedsam import FedSAM
+from fedga.algorithms.ldahead import LDAHead
+from fedga.algorithms.moon import MOON
 from fedga.algorithms.options import with_options
 from fedga.algorithms.parameters import Parameters
+from fedga.algorithms.refit import over_base
 from fedga.algorithms.resample import Resample
 from fedga.algorithms.scaffold import SCAFFOLD
 from fedga.errors import FedGAError
@@ -50,6 +57,12 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedsam": FedSAM,
     "fednh": FedNH,
     "resample": Resample,
+    "feddecorr": FedDecorr,
+    "fedetf": FedETF,
+    "fedbabu": FedBABU,
+    "moon": MOON,
+    "lda-head": LDAHead,
+    "ccvr": CCVR,
 }
 
 
@@ -113,4 +126,5 @@ def make_algorithm(name: str | Algorithm | type[Algorithm], **options: Any) -> A
     else:
         called = getattr(name, "__name__", str(name))
         kind = as_algorithm(name, called)
+    kind = over_base(kind, options)
     return _checked(kind(**with_options("--algorithm", called, kind, options)), called)

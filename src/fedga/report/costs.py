@@ -47,7 +47,8 @@ def _row(name: str, algorithm: type[Algorithm], network: Parameters | None, num_
     keeps = [one.name.replace("_", " ") for one in algorithm.client_state_spec]
     if overrides(own, "travels"):
         keeps.append("its own head" if network and kept and kept <= set(network.head) else "its own parameters")
-    passes = ["1 per local step"] if algorithm.needs_global_logits else []
+    teachers = algorithm.needs_global_logits + overrides(own, "earlier")
+    passes = [f"{teachers} per local step"] if teachers else []
     passes += ["those of its gradient"] if algorithm.gradient is not Algorithm.gradient else []
     passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []
     passes += ["over the server's samples"] if algorithm.auxiliary_samples else []
