@@ -29,7 +29,10 @@ __all__ = ["make_dataset", "make_federation", "reference_state"]  # shared with 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 
 # Options that make an algorithm differ clearly from FedAvg within three rounds of a small run; others have none.
-_TELLING = {"fedprox": "fedprox:mu=0.5", "climb": "climb:dual_rate=4:epsilon=0.01"}
+_TELLING = {
+    **{"fedprox": "fedprox:mu=0.5", "climb": "climb:dual_rate=4:epsilon=0.01"},
+    **{"lda-head": "lda-head:shrinkage=1", "ccvr": "ccvr:samples=30"},  # whose weights stay small, and whose cost
+}
 TELLING = {name: _TELLING.get(name, name) for name in ALGORITHMS}
 # Those that train all parameters of a network, and so may share an engine.
 TOGETHER = [name for name in ALGORITHMS if not overrides(make_algorithm(name), "moves")]

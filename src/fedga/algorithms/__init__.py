@@ -4,8 +4,8 @@ from typing import Any
 
 from fedga import plugins
 from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Sent, Server, Setup, Trained, option
-from fedga.algorithms.checking.declared import check_declarations, check_options, check_overrides
 from fedga.algorithms.ccvr import CCVR
+from fedga.algorithms.checking.declared import check_declarations, check_options, check_overrides
 from fedga.algorithms.climb import CLIMB
 from fedga.algorithms.fedavg import FedAvg
 from fedga.algorithms.fedbabu import FedBABU

@@ -1,4 +1,4 @@
-"""FedDecorr: features that say different things, so that skewed classes do not make them collapse into a few directions.
+"""FedDecorr: features that say different things, where skewed classes let them collapse into a few directions.
 
 ``CE + β ||K||²_F / d²``, where K is the correlation matrix ``[d, d]`` of the batch's features. (The authors' program
 leaves its diagonal out, which is constant, and divides by the size of the batch otherwise.)

@@ -2,8 +2,8 @@
 
 Logits are ``scale · <h / ||h||, v_c>`` with the rows ``v_c`` of a simplex equiangular tight frame; the local loss is
 the cross-entropy of ``z + log n``, with n the client's class counts. With C classes and d features the frame takes
-``d >= C - 1``; where d is smaller its rows are random directions. The scale is trained in the authors' program, from 10, and
-fixed here, and features come from the network itself: there is no projection layer before the head.
+``d >= C - 1``; where d is smaller its rows are random directions. The scale, which the authors train from 10 on, is
+fixed here, and there is no projection layer between the network's features and the head.
 Li, Shang, He, Lin and Wu. No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and
 Fixed Classifier. ICCV 2023, Eqs. (4) and (6).
 """

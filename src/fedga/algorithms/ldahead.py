@@ -22,7 +22,7 @@ PRIORS = ("data", "uniform")
 
 @dataclass(frozen=True)
 class LDAHead(RefittedHead):
-    shrinkage: float = option(0.01, least=0, most=1)
+    shrinkage: float = option(0.1, least=0, most=1)
     prior: str = "data"
 
     citation: ClassVar[str] = "Hastie et al. 2009"

@@ -50,9 +50,9 @@ class Round:
         logits, teacher = normal(2, ACTIVE, SAMPLES, CLASSES)
         held = normal(CLASSES, max(1, algorithm.auxiliary_samples), FEATURES)
         params = normal(LANES, PARAMETERS)
-        features = normal(2, ACTIVE, SAMPLES, FEATURES)
-        earlier = (normal(ACTIVE, SAMPLES, CLASSES), normal(ACTIVE, SAMPLES, FEATURES))
-        return cls(params, logits, teacher, targets, mask, counts, held, *features, *earlier)
+        features, received, earlier = normal(3, ACTIVE, SAMPLES, FEATURES)
+        by_earlier = normal(ACTIVE, SAMPLES, CLASSES)
+        return cls(params, logits, teacher, targets, mask, counts, held, features, received, by_earlier, earlier)
 
     def batch(self, client: int | slice, received: Tensors, algorithm: Algorithm) -> Batch:
         """What a loss is given, of one client or of all at once."""

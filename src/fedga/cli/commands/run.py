@@ -61,6 +61,7 @@ NAMES: Mapping[str, Sequence[str]] = {
     "algorithm": (
         *("fedavg", "fedprox", "fedrl", "climb", "fedntd", "fedga", "fedga-batch", "scaffold"),
         *("feddyn", "fedsam", "fednh", "resample"),
+        *("feddecorr", "fedetf", "fedbabu", "moon", "lda-head", "ccvr"),
     ),
     "select": ("uniform", "in-turn", "balanced", "bandit"),
     "dataset": tuple(SOURCES),
