@@ -54,12 +54,12 @@ def test_lda_head_is_scikit_learns_on_the_pooled_features(shrinkage: float, exac
     )
 
 
-def made_up(absent: int | None = None) -> tuple[Tensor, Tensor]:
+def made_up(absent: int | None = None, apart: float = 2) -> tuple[Tensor, Tensor]:
     """Features of every class, ``[classes, samples, features]``, and how many there are."""
     generator = torch.Generator().manual_seed(0)
     spread = torch.randn(CLASSES, FEATURES, FEATURES, generator=generator)
     features = torch.randn(CLASSES, 400, FEATURES, generator=generator) @ spread
-    features = features + 4 * torch.randn(CLASSES, 1, FEATURES, generator=generator)
+    features = features + apart * torch.randn(CLASSES, 1, FEATURES, generator=generator)
     counts = torch.tensor([0.0 if c == absent else 400.0 for c in range(CLASSES)])
     return features * (counts > 0)[:, None, None], counts
 
@@ -85,7 +85,7 @@ def refitted(algorithm: LDAHead | CCVR, features: Tensor, counts: Tensor) -> tup
 
 @pytest.mark.parametrize("algorithm", [LDAHead(), CCVR()], ids=str)
 def test_a_class_that_nobody_holds_is_never_predicted_and_changes_nothing(algorithm: LDAHead | CCVR) -> None:
-    features, counts = made_up(absent=2)
+    features, counts = made_up(absent=2, apart=4)
     weight, bias = refitted(algorithm, features, counts)
     shares = (features @ weight.mT + bias).softmax(-1)
     assert weight.isfinite().all()
@@ -139,6 +139,8 @@ def test_a_base_brings_its_options_its_hooks_and_what_it_sends() -> None:
     scaffold = make_algorithm("lda-head", base="scaffold")
     assert scaffold.client_state_spec == make_algorithm("scaffold").client_state_spec
     assert over_base(LDAHead, {"base": "fedavg"}) is LDAHead
+    with pytest.raises(FedGAError, match="LDAHead trains as scaffold already: make it anew, by its name"):
+        make_algorithm(scaffold, base="fedprox")
     with pytest.raises(FedGAError, match="unknown option of lda-head 'power'"):
         make_algorithm("lda-head", power=1)
 

@@ -50,14 +50,12 @@ class RefittedHead(Algorithm):
         raise NotImplementedError
 
 
-def _default(kind: type) -> str:
-    return getattr(kind, "base", "fedavg")
-
-
 def over_base(kind: Any, options: dict[str, Any]) -> Any:
-    """The class that trains as the named base does; ``kind`` itself where it has none, or already does."""
-    if not issubclass(kind, RefittedHead) or options.get("base", _default(kind)) == _default(kind):
+    """The class that trains as the base named in ``options`` does; ``kind`` itself where none is named."""
+    if not issubclass(kind, RefittedHead) or options.get("base", kind.base) == kind.base:
         return kind
+    if kind.base != RefittedHead.base:
+        raise FedGAError(f"{kind.__name__} trains as {kind.base} already: make it anew, by its name")
     return _over(kind, str(options["base"]))
 
 

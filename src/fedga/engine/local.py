@@ -169,8 +169,8 @@ class _ClientStack:
             if algorithm.needs_second_moment:
                 found["second_moment"] = features.mT @ features
             if algorithm.needs_class_moments:
-                by_class = labels.mT[..., None] * features[:, None]  # [slots, classes, samples, features]
-                found["class_moments"] = by_class.mT @ features[:, None]
+                by_class = [(features * of_class[..., None]).mT @ features for of_class in labels.unbind(2)]
+                found["class_moments"] = torch.stack(by_class, 1)
             sums = {name: value + sums[name] if sums else value for name, value in found.items()}
         return sums
 
