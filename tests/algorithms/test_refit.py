@@ -96,6 +96,13 @@ def test_a_class_that_nobody_holds_is_never_predicted_and_changes_nothing(algori
     assert right.double().mean() > 0.8
 
 
+@pytest.mark.parametrize("algorithm", [LDAHead(), CCVR()], ids=str)
+def test_the_head_of_a_run_that_diverged_is_no_number(algorithm: LDAHead | CCVR) -> None:
+    features, counts = made_up()
+    features[1, 5] = torch.inf
+    assert all(part.isnan().all() for part in refitted(algorithm, features, counts))
+
+
 def test_a_uniform_prior_moves_the_biases_by_the_shares_of_classes() -> None:
     features, counts = made_up()
     counts = counts * torch.tensor([1.0, 0.5, 1.0, 0.25])

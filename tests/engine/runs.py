@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
-from fedga.algorithms.base import overrides
+from fedga.algorithms.base import overrides, uses_features
 from fedga.data.federation import Dataset, Federation
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
@@ -34,8 +34,10 @@ _TELLING = {
     **{"lda-head": "lda-head:shrinkage=1", "ccvr": "ccvr:samples=30"},  # whose weights stay small, and whose cost
 }
 TELLING = {name: _TELLING.get(name, name) for name in ALGORITHMS}
-# Those that train all parameters of a network, and so may share an engine.
-TOGETHER = [name for name in ALGORITHMS if not overrides(make_algorithm(name), "moves")]
+# Those that train all parameters of a network, and so may share an engine; those that look at features have their own.
+_OF_ALL = [name for name in ALGORITHMS if not overrides(make_algorithm(name), "moves")]
+ON_FEATURES = [name for name in _OF_ALL if uses_features(make_algorithm(name))]
+TOGETHER = [name for name in _OF_ALL if name not in ON_FEATURES]
 
 
 class Mixing(nn.Module):

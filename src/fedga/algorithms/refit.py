@@ -42,7 +42,11 @@ class RefittedHead(Algorithm):
 
     def finish(self, server: Server, reports: Tensors) -> Tensor:
         sums = {name: report.double().sum(0).cpu() for name, report in reports.items()}
-        parts = dict(zip(server.parameters.head, self._refitted(server, sums), strict=True))
+        finite = torch.stack([each.isfinite().all() for each in sums.values()]).all()
+        made = self._refitted(server, {name: each.nan_to_num(0, 0, 0) for name, each in sums.items()})
+        parts = {  # of a run that has diverged, too
+            name: torch.where(finite, part, torch.nan) for name, part in zip(server.parameters.head, made, strict=True)
+        }
         return server.parameters.map(lambda name, part: parts.get(name, part).to(part), server.params)
 
     def _refitted(self, server: Server, sums: Tensors) -> tuple[Tensor, Tensor]:
