@@ -154,7 +154,7 @@ def test_a_base_brings_its_options_its_hooks_and_what_it_sends() -> None:
 
 @pytest.mark.parametrize("base", ["fednh", "fedbabu", "ccvr"])
 def test_a_base_without_the_networks_own_head_is_refused(base: str) -> None:
-    with pytest.raises(FedGAError, match=f"unknown base .*'{base}'"):
+    with pytest.raises(FedGAError, match=f"base {base} does not train the network's own head: choose one of .*fedavg"):
         make_algorithm("lda-head", base=base)
 
 

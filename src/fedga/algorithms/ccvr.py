@@ -5,7 +5,7 @@ drawn, and the head goes ``steps`` steps of Nesterov's gradient descent on their
 loss's curvature allows. ``base=NAME`` names the algorithm that trains the network. The model averaged over rounds is
 left as it is.
 Luo, Chen, Hu, Zhang, Liang and Feng. No Fear of Heterogeneity: Classifier Calibration for Federated Learning with
-Non-IID Data. NeurIPS 2021, section 4.2.
+Non-IID Data. NeurIPS 2021.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class CCVR(RefittedHead):
     needs_class_moments: ClassVar[bool] = True
     final_uploads: ClassVar[tuple[Sent, ...]] = (
         *RefittedHead.final_uploads,
-        Sent("class_moments", "classes×features×features", "second moments of its features by class", summed=True),
+        Sent("class_moments", "classes×features×features", "their second moments", summed=True),
     )
 
     def final_report(self, client: Trained) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 The head neither travels nor moves. The authors tune it on every client afterwards, for that client's own use. That is
 no part of the federation, and left to the user: the saved model has the random head and is an ordinary network.
-Oh, Kim and Yun. FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022, section 4.
+Oh, Kim and Yun. FedBABU: Toward Enhanced Representation for Federated Image Classification. ICLR 2022.
 """
 
 from collections.abc import Collection

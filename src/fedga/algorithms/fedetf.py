@@ -5,7 +5,7 @@ the cross-entropy of ``z + log n``, with n the client's class counts. With C cla
 ``d >= C - 1``; where d is smaller its rows are random directions. The scale, which the authors train from 10 on, is
 fixed here, and there is no projection layer between the network's features and the head.
 Li, Shang, He, Lin and Wu. No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and
-Fixed Classifier. ICCV 2023, Eqs. (4) and (6).
+Fixed Classifier. ICCV 2023.
 """
 
 from collections.abc import Collection

@@ -30,7 +30,7 @@ class LDAHead(RefittedHead):
     needs_second_moment: ClassVar[bool] = True
     final_uploads: ClassVar[tuple[Sent, ...]] = (
         *RefittedHead.final_uploads,
-        Sent("second_moment", "features×features", "the second moment of each client's features", summed=True),
+        Sent("second_moment", "features×features", "their second moment", summed=True),
     )
 
     def __post_init__(self) -> None:

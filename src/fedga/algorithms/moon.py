@@ -4,7 +4,7 @@
 with those that the received and the client's last model give it, divided by τ. Before its first round a client has no
 last model, and the term is constant. Features are the input of the last linear layer, without the authors' projection
 layers before it; normalisation layers of the last model use the received statistics.
-Li, He and Song. Model-Contrastive Federated Learning. CVPR 2021, Eq. (3).
+Li, He and Song. Model-Contrastive Federated Learning. CVPR 2021.
 """
 
 from dataclasses import dataclass

@@ -24,8 +24,8 @@ class RefittedHead(Algorithm):
     needs_class_features: ClassVar[bool] = True
     finishes: ClassVar[bool] = True
     final_uploads: ClassVar[tuple[Sent, ...]] = (
-        Sent("class_counts", "classes", "each client's class counts", summed=True),
-        Sent("class_sums", "classes×features", "each client's mean features by class", summed=True),
+        Sent("class_counts", "classes", "the client's class counts", summed=True),
+        Sent("class_sums", "classes×features", "its mean features by class", summed=True),
     )
 
     def __new__(cls, **options: Any) -> Self:
@@ -68,8 +68,10 @@ def _over(kind: type[RefittedHead], base: str) -> type[RefittedHead]:
     from fedga.algorithms import ALGORITHMS
 
     kinds = {name: each for name, each in ALGORITHMS.items() if name == "fedavg" or _leaves_the_head_alone(each)}
+    if base in ALGORITHMS and base not in kinds:
+        raise FedGAError(f"base {base} does not train the network's own head: choose one of {', '.join(sorted(kinds))}")
     if base not in kinds:
-        raise unknown_name(f"base of {kind.__name__}, which keeps a head of its own", base, kinds)
+        raise unknown_name(f"base of {kind.__name__}", base, kinds)
     stacks = vars(kinds[base]).get("stacks", False)
     bases, own = (kind, kinds[base]), [("base", str, field(default=base))]
     made = make_dataclass(kind.__name__, own, bases=bases, frozen=True, namespace={"stacks": stacks})

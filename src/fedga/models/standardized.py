@@ -2,8 +2,8 @@
 
 ``ŵ = √2 (w - mean w) / ||w - mean w||`` for the weights w of every output: Kaiming's variance ``2 / inputs``, so that a
 network without normalisation layers keeps its scale. Local training then cannot move the mean or the length of w.
-Qiao, Wang, Liu, Shen and Yuille. Weight Standardization. 2019, Eq. (10); in federations Kim, Kim, Kim, Ji and Lee.
-FedWSQ. ICCV 2025.
+Qiao, Wang, Liu, Shen and Yuille. Weight Standardization. 2019. In federations: Kim, Kim, Kim, Ji and Lee. FedWSQ:
+Efficient Federated Learning with Weight Standardization and Distribution-Aware Non-Uniform Quantization. ICCV 2025.
 """
 
 from math import sqrt
