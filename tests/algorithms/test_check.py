@@ -142,6 +142,10 @@ LOSSES: dict[str, tuple[Callable[[Batch], Any], str]] = {
         lambda b: cross_entropy(b) + (b.logits - b.global_logits).square().sum(-1),  # type: ignore[operator]
         r"batch.global_logits, which it is not given: declare needs_global_logits: ClassVar\[bool\] = True",
     ),
+    "earlier model": (
+        lambda b: cross_entropy(b) + (b.logits - b.earlier_logits).square().sum(-1),  # type: ignore[operator]
+        "reads batch.earlier_logits, which it is not given: name that model with the hook earlier",
+    ),
     "received": (
         lambda b: cross_entropy(b) * b.received["weights"][b.targets],
         "reads 'weights', which it is not given: return it from broadcast, and declare it in downloads",
@@ -275,6 +279,11 @@ HOOKS: dict[str, tuple[dict[str, Any], str]] = {
     "survey alone": ({"survey": lambda self, batch: batch.mask}, "has survey without evaluates_all_clients"),
     "embed alone": ({"embed": lambda self, features: features}, "has embed without needs_class_features"),
     "moments alone": ({"needs_second_moment": True}, "has needs_second_moment without needs_class_features"),
+    "moments by class alone": ({"needs_class_moments": True}, "has needs_class_moments without needs_class_features"),
+    "earlier model of another size": (
+        {"earlier": lambda self, client: client.global_params[1:]},
+        r"earlier gave shape \[27\]: return a vector as long as the one it is given",
+    ),
     "survey that is not asked for": (
         {"update_server": lambda self, state, result: {"x": result.survey.mean()}},
         r"update_server reads result.survey, which it is not given: declare evaluates_all_clients",

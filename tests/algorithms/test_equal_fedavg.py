@@ -62,6 +62,8 @@ def assert_runs(one: str, other: str, federation: Federation, data: DeviceData, 
     [
         "fedprox:mu=0",
         "fedntd:beta=0",
+        "feddecorr:beta=0",
+        "moon:mu=0",
         "climb:dual_rate=0:epsilon=0",
         "fedrl:beta=0",
         "fedga:strength=0",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedga.algorithms import ALGORITHMS, make_algorithm
-from fedga.algorithms.base import overrides
+from fedga.algorithms.base import overrides, uses_features
 from fedga.algorithms.checking.declared import HOOKS
 from fedga.data.federation import Dataset, Federation
 from fedga.engine.device_data import DeviceData
@@ -30,7 +30,10 @@ __all__ = ["make_dataset", "make_federation", "reference_state"]  # shared with 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 
 # Options that make an algorithm differ clearly from FedAvg within three rounds of a small run; others have none.
-_TELLING = {"fedprox": "fedprox:mu=0.5", "climb": "climb:dual_rate=4:epsilon=0.01"}
+_TELLING = {
+    **{"fedprox": "fedprox:mu=0.5", "climb": "climb:dual_rate=4:epsilon=0.01"},
+    **{"lda-head": "lda-head:shrinkage=1", "ccvr": "ccvr:samples=30"},  # whose weights stay small, and whose cost
+}
 TELLING = {name: _TELLING.get(name, name) for name in ALGORITHMS}
 
 
@@ -43,12 +46,15 @@ def _is_a_formula(name: str) -> bool:
 
 # Beside FedGA, nothing but their own formula tells these apart: networks and lanes are proved with the others.
 FORMULAS = [name for name in ALGORITHMS if _is_a_formula(name) and not name.startswith("fedga")]
-# Those that train all parameters of a network, and all clients at once, and so may share an engine.
-TOGETHER = [
+# Those that train all parameters of a network, and all clients at once, and so may share an engine; those that look at
+# features have their own.
+_OF_ALL = [
     name
     for name in ALGORITHMS
     if name not in FORMULAS and not any(overrides(make_algorithm(name), hook) for hook in ("moves", "groups"))
 ]
+ON_FEATURES = [name for name in _OF_ALL if uses_features(make_algorithm(name))]
+TOGETHER = [name for name in _OF_ALL if name not in ON_FEATURES]
 
 
 class Mixing(nn.Module):

@@ -75,6 +75,7 @@ def test_every_algorithm_on_every_network(algorithm: str, model: str) -> None:
             model,
             TELLING[algorithm],
             lr=0.25 if model == "lenet" else 0.05,
+            rounds=3,
             local_epochs=1,
             server="momentum",
             server_average=0.3,
@@ -98,7 +99,7 @@ def test_every_algorithm_differs_from_fedavg(algorithm: str, pictures: Dataset) 
     federation, data = make_uneven_federation(pictures), make_data(pictures)
     ends = []
     for name in ("fedavg", TELLING[algorithm]):
-        engine = make_engine([make_lane(pictures, federation, algorithm=name)], data)
+        engine = make_engine([make_lane(pictures, federation, algorithm=name, rounds=3)], data)
         for _ in range(3):
             engine.run_round()
         ends += engine.stack.states()
@@ -155,6 +156,7 @@ def test_axis(axis: str, algorithm: str, pictures: Dataset) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_all_axes_together(algorithm: str, pictures: Dataset) -> None:
     together = {
+        "rounds": 3,
         "momentum": 0.5,
         "weight_decay": 0.01,
         "lr_schedule": "cosine",
@@ -278,7 +280,7 @@ class NothingGetsThrough(nn.Module):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_own_network_with_dropout_and_batch_norm(algorithm: str, pictures: Dataset) -> None:
-    lane = make_lane(pictures, model=Own, algorithm=TELLING[algorithm], server_average=0.3)
+    lane = make_lane(pictures, model=Own, algorithm=TELLING[algorithm], server_average=0.3, rounds=3)
     assert_engine_equals_reference(lane)
 
 

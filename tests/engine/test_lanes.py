@@ -19,6 +19,7 @@ from fedga.engine.stack.budget import MemoryBudget
 from fedga.engine.stack.lanes import Lane, LaneState, in_engine_order, stacking_key
 from tests.engine.runs import (
     EXACT,
+    ON_FEATURES,
     TELLING,
     TOGETHER,
     Mixing,
@@ -136,13 +137,19 @@ def test_engine_order_changes_nothing_and_saves_segments(exact_data: DeviceData)
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("model", ["mlp", Mixing], ids=["mlp", "own"])
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [("mlp", TOGETHER), (Mixing, TOGETHER), ("mlp", ON_FEATURES)],
+    ids=["mlp", "own", "mlp, on features"],
+)
 @pytest.mark.parametrize("slots", [1, 2, 3, 5, 9])
-def test_chunks_of_any_size_give_the_same_numbers(slots: int, model: Any, exact_data: DeviceData) -> None:
+def test_chunks_of_any_size_give_the_same_numbers(
+    slots: int, model: Any, names: Sequence[str], exact_data: DeviceData
+) -> None:
     """One slot, parts of a lane, one lane, two lanes at a time: each pads and stacks differently."""
+    settings = {"model": model, "active": 4, "server_average": 0.2, "rounds": 3}
     lanes = [
-        make_lane(exact_data.dataset, model=model, algorithm=TELLING[name], seed=seed, active=4, server_average=0.2)
-        for seed, name in enumerate(TOGETHER)
+        make_lane(exact_data.dataset, algorithm=TELLING[name], seed=seed, **settings) for seed, name in enumerate(names)
     ]
     whole, parts = make_engine(lanes, exact_data), make_engine(lanes, exact_data, slots)
     for _ in range(3):

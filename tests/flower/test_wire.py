@@ -59,11 +59,16 @@ def test_messages_hold_what_is_declared(name: str, tmp_path: Path) -> None:
     for _, answered in surveyed:
         assert sent_bytes(answered.content.array_records[wire.REPORT]) == survey
         assert set(answered.content) == {wire.REPORT}
+    finished, final = of_kind(grid, wire.FINISH), declared_bytes(algorithm.final_uploads)
+    assert len(finished) == (CLIENTS if final else 0)
+    for _, answered in finished:
+        assert sent_bytes(answered.content.array_records[wire.REPORT]) == final
+        assert set(answered.content) == {wire.REPORT}
     introduced = of_kind(grid, wire.INTRODUCE)
     assert len(introduced) == CLIENTS
     for _, answered in introduced:
         assert {key: set(record) for key, record in answered.content.items()} == {wire.IDENTITY: {"partition-id"}}
-    assert len(grid.seen) == len(trained) + len(surveyed) + len(introduced)
+    assert len(grid.seen) == len(trained) + len(surveyed) + len(finished) + len(introduced)
 
 
 def test_a_rule_that_asks_for_losses_gets_one_number_of_every_client(tmp_path: Path) -> None:

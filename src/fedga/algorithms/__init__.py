@@ -7,13 +7,17 @@ from fedga.algorithms.astraea import Astraea
 from fedga.algorithms.balanced_softmax import BalancedSoftmax
 from fedga.algorithms.balancefl import BalanceFL
 from fedga.algorithms.base import Algorithm, Batch, Client, RoundResult, Sent, Server, Setup, Trained, choice, option
+from fedga.algorithms.ccvr import CCVR
 from fedga.algorithms.checking.declared import check_declarations, check_options, check_overrides
 from fedga.algorithms.class_balanced import ClassBalanced
 from fedga.algorithms.climb import CLIMB
 from fedga.algorithms.fed_focal import FedFocal
 from fedga.algorithms.fedacg import FedACG
 from fedga.algorithms.fedavg import FedAvg
+from fedga.algorithms.fedbabu import FedBABU
+from fedga.algorithms.feddecorr import FedDecorr
 from fedga.algorithms.feddyn import FedDyn
+from fedga.algorithms.fedetf import FedETF
 from fedga.algorithms.fedexp import FedExP
 from fedga.algorithms.fedga import FedGA, FedGABatch
 from fedga.algorithms.fedinit import FedInit
@@ -28,8 +32,11 @@ from fedga.algorithms.fedrs import FedRS
 from fedga.algorithms.fedsam import FedSAM
 from fedga.algorithms.fedvls import FedVLS
 from fedga.algorithms.focal import Focal
+from fedga.algorithms.ldahead import LDAHead
+from fedga.algorithms.moon import MOON
 from fedga.algorithms.options import with_options
 from fedga.algorithms.parameters import Parameters
+from fedga.algorithms.refit import over_base
 from fedga.algorithms.resample import Resample
 from fedga.algorithms.reweight import Reweight, ReweightGlobal
 from fedga.algorithms.scaffold import SCAFFOLD
@@ -82,6 +89,12 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedexp": FedExP,
     "fedinit": FedInit,
     "astraea": Astraea,
+    "feddecorr": FedDecorr,
+    "fedetf": FedETF,
+    "fedbabu": FedBABU,
+    "moon": MOON,
+    "lda-head": LDAHead,
+    "ccvr": CCVR,
 }
 
 
@@ -145,4 +158,5 @@ def make_algorithm(name: str | Algorithm | type[Algorithm], **options: Any) -> A
     else:
         called = getattr(name, "__name__", str(name))
         kind = as_algorithm(name, called)
+    kind = over_base(kind, options)
     return _checked(kind(**with_options("--algorithm", called, kind, options)), called)

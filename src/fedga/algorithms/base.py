@@ -115,6 +115,8 @@ class Batch:
     features: Tensor | None = None  # [samples, features]: the head's input, if `needs_features`
     global_features: Tensor | None = None  # of the received model, if `needs_global_logits` too
     round: Tensor | None = None  # []: number of the round, from 1
+    earlier_logits: Tensor | None = None  # [samples, classes] of the model that `earlier` names
+    earlier_features: Tensor | None = None  # of that model, if `needs_features` too
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class Trained(Client):
     steps: Tensor  # []: local steps taken
     class_features: Tensor | None = None  # [classes, features]: sums over its samples, if `needs_class_features`
     second_moment: Tensor | None = None  # [features, features]: sum of outer products, if `needs_second_moment`
+    class_moments: Tensor | None = None  # [classes, features, features]: the same by class, if `needs_class_moments`
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,7 @@ class Algorithm:
     needs_features: ClassVar[bool] = False  # fills Batch.features
     needs_class_features: ClassVar[bool] = False  # fills Trained.class_features: one more pass after local training
     needs_second_moment: ClassVar[bool] = False  # fills Trained.second_moment as well
+    needs_class_moments: ClassVar[bool] = False  # fills Trained.class_moments as well
     auxiliary_samples: ClassVar[int] = 0  # samples of each class the server must hold
     evaluates_all_clients: ClassVar[bool] = False  # before each round every client evaluates the model: `survey`
     finishes: ClassVar[bool] = False  # after the last round every client reports once more: `final_report`, `finish`
@@ -267,6 +271,14 @@ class Algorithm:
 
     def start(self, client: Client) -> Tensor:
         """Where local training begins, ``[parameters]``."""
+        return client.global_params
+
+    def earlier(self, client: Client) -> Tensor:
+        """Parameters of one more model, ``[parameters]``, whose outputs a loss finds in its batch: `earlier_logits`.
+
+        As the client's own last one, kept in its state. It has the statistics of normalisation that were received.
+        Where nobody overrides this hook there is no such model.
+        """
         return client.global_params
 
     def head(self, features: Tensor, params: Tensors, received: Tensors) -> Tensor:

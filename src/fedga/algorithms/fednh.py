@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedga.algorithms.base import Algorithm, RoundResult, Sent, Server, Setup, Tensors, Trained, option
+from fedga.algorithms.frames import orthonormal_rows
 from fedga.algorithms.parameters import Parameters
 
 
@@ -44,10 +45,8 @@ class FedNH(Algorithm):
         return {"class_sums": trained.class_counts[:, None] * F.normalize(trained.class_features, dim=-1)}, {}
 
     def server_state(self, setup: Setup) -> dict[str, Tensor]:
-        shape = (max(setup.num_classes, setup.parameters.features or 1), setup.parameters.features or 1)
-        drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        rows = torch.linalg.qr(drawn)[0] if setup.num_classes <= shape[1] else drawn
-        return {"prototypes": F.normalize(rows[: setup.num_classes], dim=-1).to(setup.params)}
+        rows = orthonormal_rows(setup.num_classes, setup.parameters.features or 1)
+        return {"prototypes": F.normalize(rows, dim=-1).to(setup.params)}
 
     def broadcast(self, server: Server) -> dict[str, Tensor]:
         return {"prototypes": server.state["prototypes"]}

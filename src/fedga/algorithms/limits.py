@@ -38,7 +38,8 @@ def more_than_sums(part: Any) -> list[str]:
 
 def extra_passes(algorithm: Algorithm) -> list[str]:
     """Forward passes beside those of FedAvg, in words."""
-    passes = ["1 per local step"] if algorithm.needs_global_logits else []
+    teachers = algorithm.needs_global_logits + overrides(algorithm, "earlier")
+    passes = [f"{teachers} per local step"] if teachers else []
     passes += _of_gradient(algorithm)
     passes += ["1 over a client's data at its end"] if algorithm.needs_class_features else []
     passes += ["1 over all data of every client"] if algorithm.evaluates_all_clients else []

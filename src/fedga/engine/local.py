@@ -112,6 +112,12 @@ class _ClientStack:
     def changes_gradients(self) -> bool:
         return self.asks_for_gradients or any(overrides(each.algorithm, "correct") for each in self.slots.segments)
 
+    @cached_property
+    def earlier(self) -> dict[int, Tensor]:
+        """Parameters of the models that losses ask for beside the received ones, by segment."""
+        asking = [segment for segment in self.slots.segments if overrides(segment.algorithm, "earlier")]
+        return {segment.position: self.mapped(segment.algorithm.earlier, segment) for segment in asking}
+
     def starts(self) -> Tensor:
         params = self.slots.params.clone()
         for segment in self.slots.segments:
@@ -153,17 +159,20 @@ class _ClientStack:
         if not algorithm.needs_class_features or slots.held is None:
             return {}
         classes, width = slots.class_counts.shape[1], slots.samples.shape[2]
-        sums: Any = None
+        sums: dict[str, Tensor] = {}
         for places, real in zip(*(tensor[part].split(width, 1) for tensor in slots.held), strict=True):
             inputs = data.batches(places, slots.scaling[part])
             _, features = self.model.evaluate_with_features(params, buffers, inputs)
             features = vmap(algorithm.embed)(features) * real[..., None]
             labels = F.one_hot(data.train_targets[places], classes).to(features.dtype)
-            found = [labels.mT @ features]
+            found = {"class_features": labels.mT @ features}
             if algorithm.needs_second_moment:
-                found.append(features.mT @ features)
-            sums = found if sums is None else [one + other for one, other in zip(sums, found, strict=True)]
-        return dict(zip(("class_features", "second_moment"), sums, strict=False))
+                found["second_moment"] = features.mT @ features
+            if algorithm.needs_class_moments:
+                by_class = [(features * of_class[..., None]).mT @ features for of_class in labels.unbind(2)]
+                found["class_moments"] = torch.stack(by_class, 1)
+            sums = {name: value + sums[name] if sums else value for name, value in found.items()}
+        return sums
 
 
 def _centralize(parameters: Layout, gradient: Tensor, which: Tensor) -> None:
@@ -209,18 +218,25 @@ class _Step:
         self.keys = slots.dropout_keys
         if stack.model.draws_at_random:
             self.keys = streams.fold(self.keys, self.keys.new_full((), number))
-        self.teachers = {segment.position: self._teacher(segment) for segment in slots.segments}
+        self.teachers = {segment.position: self._teachers(segment) for segment in slots.segments}
 
-    def _teacher(self, segment: SlotSegment) -> tuple[Tensor | None, ...]:
-        """Logits and features of the received model, where the algorithm asks for them."""
+    def _teachers(self, segment: SlotSegment) -> dict[str, Tensor]:
+        """Logits and features of the received model, and of an earlier one, where the algorithm asks for them."""
+        found: dict[str, Tensor] = {}
+        if segment.algorithm.needs_global_logits:
+            found |= self._outputs("global", segment, self.slots.params[segment.slots])
+        if segment.position in self.stack.earlier:
+            found |= self._outputs("earlier", segment, self.stack.earlier[segment.position])
+        return found
+
+    def _outputs(self, whose: str, segment: SlotSegment, params: Tensor) -> dict[str, Tensor]:
         algorithm, part = segment.algorithm, segment.slots
-        if not algorithm.needs_global_logits:
-            return None, None
         head = stacked_head(self.model, algorithm, segment.received)
-        given = (self.slots.params[part], self.slots.buffers[part], self.inputs[part])
+        given = (params, self.slots.buffers[part], self.inputs[part])
         if not algorithm.needs_features:
-            return self.model.evaluate_each(*given, head), None
-        return self.model.evaluate_with_features(*given, head)
+            return {f"{whose}_logits": self.model.evaluate_each(*given, head)}
+        logits, features = self.model.evaluate_with_features(*given, head)
+        return {f"{whose}_logits": logits, f"{whose}_features": features}
 
     def gradient(self, params: Tensor, buffers: Tensor, into: Tensor, keep: float) -> tuple[Tensor, Tensor]:
         """What every slot follows, and its buffers afterwards."""
@@ -295,11 +311,11 @@ class _Step:
             head = stacked_head(self.model, algorithm, segment.received)
             logits = logits if head is None else head(features, outputs.params[here])
             features = features if algorithm.needs_features else None
-        global_logits, global_features = self.teachers[segment.position]
         counts, targets = slots.class_counts[part], self.targets[part]
         stacks = vars(type(algorithm)).get("stacks", False)
         seen = (logits, targets, mask, counts.unsqueeze(1) if stacks else counts)
-        batch = Batch(*seen, global_logits, segment.received, features, global_features, slots.round)
+        others = self.teachers[segment.position]
+        batch = Batch(*seen, received=segment.received, features=features, round=slots.round, **others)
         losses = algorithm.local_loss(batch) if stacks else per_sample(algorithm.local_loss, batch)
         return torch.where(mask > 0, losses * self.shares[part], 0.0).sum()
 

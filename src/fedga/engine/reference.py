@@ -255,9 +255,14 @@ class Reference:
         algorithm, calls, (inputs, targets) = self.algorithm, 0, samples
         untouched = copy.deepcopy(local) if overrides(algorithm, "gradient") else local
         with torch.no_grad():
-            teacher: tuple[Tensor | None, Tensor | None] = (None, None)
-            if algorithm.needs_global_logits:
-                teacher = self._outputs(received_model, inputs, client.received)
+            teachers: dict[str, nn.Module] = {"global": received_model} if algorithm.needs_global_logits else {}
+            if overrides(algorithm, "earlier"):
+                teachers["earlier"] = copy.deepcopy(received_model)
+                vector_to_parameters(algorithm.earlier(client).clone(), _trained(teachers["earlier"]))
+            seen: dict[str, Any] = {}
+            for whose, teacher in teachers.items():
+                seen[f"{whose}_logits"], features = self._outputs(teacher, inputs, client.received)
+                seen[f"{whose}_features"] = features if algorithm.needs_features else None
 
         def at(params: Tensor) -> Tensor:
             nonlocal calls
@@ -267,9 +272,9 @@ class Reference:
             vector_to_parameters(params.clone(), _trained(there))
             set_dropout_key(there, key)
             logits, features = self._outputs(there, inputs, client.received)
-            given = (logits, targets, logits.new_ones(len(targets)), client.class_counts, teacher[0], client.received)
-            both = (features, teacher[1]) if algorithm.needs_features else (None, None)
-            batch = Batch(*given, *both, client.round)
+            given = (logits, targets, logits.new_ones(len(targets)), client.class_counts)
+            asked = features if algorithm.needs_features else None
+            batch = Batch(*given, received=client.received, features=asked, round=client.round, **seen)
             loss = algorithm.local_loss(batch).mean()
             penalty = algorithm.penalty(parameters_to_vector(_trained(there)), client.global_params)
             there.zero_grad()
@@ -308,7 +313,12 @@ class Reference:
         features = self.algorithm.embed(features)
         sums = features.new_zeros(self.dataset.num_classes, features.shape[1]).index_add(0, labels, features)
         found = {"class_features": sums}
-        return found | ({"second_moment": features.T @ features} if self.algorithm.needs_second_moment else {})
+        if self.algorithm.needs_second_moment:
+            found["second_moment"] = features.T @ features
+        if self.algorithm.needs_class_moments:
+            by_class = [features[labels == c] for c in range(self.dataset.num_classes)]
+            found["class_moments"] = torch.stack([each.T @ each for each in by_class])
+        return found
 
     def _survey(self, asking: Algorithm, received: Tensors) -> Tensor:
         values, model = [], copy.deepcopy(self.model).eval()

@@ -12,6 +12,7 @@ from fedga.errors import FedGAError, a_or_an
 from fedga.models.lenet import LeNet
 from fedga.models.mlp import MLP
 from fedga.models.resnet import ResNet20
+from fedga.models.standardized import standardize_weights
 
 __all__ = ["MLP", "MODELS", "LeNet", "ResNet20", "build_model", "known_models"]
 
@@ -58,21 +59,27 @@ def build_model(
     """A freshly initialised network whose weights depend on nothing but the seed.
 
     ``name`` is one of ours, one of the user's own (``fedga.plugins``), ``package.module:Class``, or a callable; it is
-    called with ``(input_shape, num_classes)``, and with ``norm=`` only where that differs from ``"batch"``.
+    called with ``(input_shape, num_classes)``, and with ``norm=`` only where that differs from ``"batch"``. With
+    ``norm="weight"`` the network's weights are standardised beside the normalisation layers that it has, if any; with
+    ``norm="group+weight"`` those are group normalisation.
 
     >>> sum(p.numel() for p in build_model("mlp", (1, 28, 28), 10).parameters())
     101770
     """
     builder = _find(name) if isinstance(name, str) else name
-    options: dict[str, Any] = {} if norm == "batch" else {"norm": norm}
+    layers = norm.removesuffix("weight").removesuffix("+") or "batch"
+    options: dict[str, Any] = {} if layers == "batch" else {"norm": layers}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(streams.key(seed, "weights"))
         try:
             model = builder(input_shape, num_classes, **options)
         except TypeError as error:
             if options and "norm" in str(error):
-                raise FedGAError(f"model {name} has no normalisation layers: leave --norm out") from error
+                remedy = "leave --norm out" if norm == layers else "give --norm weight"
+                raise FedGAError(f"model {name} has no normalisation layers: {remedy}") from error
             raise
     if not isinstance(model, nn.Module):
         raise FedGAError(f"model {name} gave {a_or_an(model)}, not a torch.nn.Module")
+    if norm != layers and not standardize_weights(model):
+        raise FedGAError(f"model {name} has no layer before its head whose weights --norm weight could standardise")
     return model

@@ -35,6 +35,7 @@ _LATER = {
     **{"availability": "always", "stragglers": 0.0, "validate": 0.0},
 }
 
+NORMS = ("batch", "group", "weight", "group+weight")
 LONGEST_NAME = 80  # of an unknown setting, as it is repeated
 SITES = "sites/"  # before the name of a federation, where a data set would be named: its samples lie at its sites
 
@@ -148,7 +149,7 @@ class StudySettings(_Checked):
     """What is compared: network, algorithm, and the preset that the other settings began from."""
 
     model: str = _setting("mlp", Text(), "network")
-    norm: str = _setting("batch", OneOf(("batch", "group")), "normalisation layers of the network")
+    norm: str = _setting("batch", OneOf(NORMS), "normalisation layers of the network; weight: standardise weights")
     algorithm: str = _setting("fedga", Text(), "algorithm, with options as name:option=value")
     algorithm_options: Options = field(default=(), metadata={"help": "options of the algorithm after preset and text"})
     preset: str = _setting("", Text(empty=True), "preset: settings to start from")

@@ -20,6 +20,7 @@ from fedga.algorithms.checking.made_up import (
     CLASSES,
     CLIENTS,
     NETWORK,
+    OF_OTHERS,
     PARAMETERS,
     REAL,
     SAMPLES,
@@ -31,7 +32,6 @@ from fedga.algorithms.checking.made_up import (
 )
 from fedga.errors import a_or_an
 
-_SUMS = ("class_features", "second_moment")
 FEDAVG = Algorithm()
 EXTREME = 200.0  # a logit whose softmax is 0 in float32
 
@@ -65,7 +65,7 @@ class _Checker:
         logits = torch.where(batch.mask[:, None] > 0, batch.logits, -9 * batch.logits)  # losses above all others
         targets = torch.where(batch.mask > 0, batch.targets, CLASSES - batch.targets)
         padded = replace(batch, logits=logits, targets=targets)
-        rows = ("logits", "targets", "mask", "global_logits", "features", "global_features")
+        rows = ("logits", "targets", "mask", "features", *OF_OTHERS)
         values = {name: getattr(batch, name) for name in rows}
         cut = replace(batch, **{name: value[:REAL] for name, value in values.items() if value is not None})
         for other in (padded, cut):
@@ -164,6 +164,7 @@ class _Checker:
             self._penalty(params, start)
         client = (start, state, received, self.made.class_counts[0])
         self._vector("start", lambda *given: algorithm.start(client_of(*given)), *client)
+        self._vector("earlier", lambda *given: algorithm.earlier(client_of(*given)), *client)
         self._vector("correct", lambda g, *given: algorithm.correct(g, client_of(*given)), params, *client)
         self._vector("gradient", lambda p, *given: algorithm.gradient(bowl, p, client_of(*given)), params, *client)
         return self._reports(params, client)
@@ -211,17 +212,21 @@ class _Checker:
 
     def _reports(self, params: Tensor, client: tuple[Any, ...]) -> tuple[Tensors, Tensors]:
         algorithm, made = self.algorithm, self.made
-        sums: tuple[Tensor, ...] = ()
+        sums: dict[str, Tensor] = {}
         if algorithm.needs_class_features:
             labels = torch.nn.functional.one_hot(made.targets[0], CLASSES).double()
             embedded = self.hooks.mapped("embed", algorithm.embed, made.features[0])
-            sums = (labels.T @ embedded, embedded.T @ embedded)[: 1 + algorithm.needs_second_moment]
+            sums = {"class_features": labels.T @ embedded}
+            if algorithm.needs_second_moment:
+                sums["second_moment"] = embedded.T @ embedded
+            if algorithm.needs_class_moments:
+                sums["class_moments"] = torch.einsum("nc,nd,ne->cde", labels, embedded, embedded)
 
         def trained(params: Tensor, *rest: Any) -> Trained:
             steps, given = torch.tensor(3.0, dtype=torch.float64), vars(client_of(*rest[:4]))
-            return Trained(**given, params=params, steps=steps, **dict(zip(_SUMS, rest[4:], strict=False)))
+            return Trained(**given, params=params, steps=steps, **rest[4])
 
-        answer = self.hooks.mapped("report", lambda *given: algorithm.report(trained(*given)), params, *client, *sums)
+        answer = self.hooks.mapped("report", lambda *given: algorithm.report(trained(*given)), params, *client, sums)
         is_pair = isinstance(answer, tuple) and len(answer) == 2
         self.require(is_pair, "report must return two dictionaries: what is sent, and what the client keeps")
         reported, kept = answer
@@ -229,7 +234,7 @@ class _Checker:
         self.hooks.as_declared("report", "client_state_spec", kept, does="keep")
         final: Tensors = {}
         if algorithm.finishes:
-            given = (params, *client, *sums)
+            given = (params, *client, sums)
             final = self.hooks.mapped("final_report", lambda *given: algorithm.final_report(trained(*given)), *given)
             self.hooks.as_declared("final_report", "final_uploads", final)
         return reported, final

@@ -16,7 +16,7 @@ from fedga.errors import FedGAError, a_or_an
 OPTION_TYPES = (float, int, str, bool)
 _ASKED_FOR = {  # what is called or filled only where another declaration asks for it
     **{"finish": "finishes", "final_report": "finishes", "survey": "evaluates_all_clients"},
-    **{"embed": "needs_class_features", "needs_second_moment": "needs_class_features"},
+    **dict.fromkeys(("embed", "needs_second_moment", "needs_class_moments"), "needs_class_features"),
 }
 HOOKS = [name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")]
 

@@ -23,7 +23,7 @@ from fedga.errors import FedGAError, a_or_an
 _COMES_FROM = {
     "local_loss": "return it from broadcast, and declare it in downloads",
     "head": "params has the names of the network at hand, so take the last matrix in it; or return it from broadcast",
-    **dict.fromkeys(("start", "gradient"), "return it from client_state, declared in client_state_spec"),
+    **dict.fromkeys(("start", "gradient", "earlier"), "return it from client_state, declared in client_state_spec"),
     **dict.fromkeys(
         ("correct", "report"),
         "return it from client_state, declared in client_state_spec, or from broadcast, declared in downloads",
@@ -39,6 +39,8 @@ _ASKED_FOR = {
     "batch.global_logits": ("needs_global_logits",),
     "trained.class_features": ("needs_class_features",),
     "trained.second_moment": ("needs_class_features", "needs_second_moment"),
+    "trained.class_moments": ("needs_class_features", "needs_class_moments"),
+    "batch.earlier_features": ("needs_features",),
     "server.auxiliary": ("auxiliary_samples",),
     "result.survey": ("evaluates_all_clients",),
     "choice.class_counts": ("needs_class_counts",),
@@ -109,6 +111,9 @@ class Hooks:
         """What the user's code mentions that it is given only where the class asks for it; empty for nothing."""
         frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__ if error else None)]
         used = names_used(type(self.algorithm), *(code for code in frames if code.co_filename == str(self._home)))
+        asks_earlier = getattr(type(self.algorithm), "earlier", None) is not Algorithm.earlier
+        if not asks_earlier and (of_earlier := sorted({"earlier_logits", "earlier_features"} & used)):
+            return f"reads batch.{of_earlier[0]}, which it is not given: name that model with the hook earlier"
         for value in (value for value in _ASKED_FOR if value.rpartition(".")[2] in used):
             if missing := [name for name in _ASKED_FOR[value] if not getattr(self.algorithm, name, True)]:
                 kind = "[int] = 8" if missing == ["auxiliary_samples"] else "[bool] = True"

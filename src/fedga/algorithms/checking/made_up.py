@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from fedga.algorithms.base import Algorithm, Batch, Client, Sent, Server, Tensors
+from fedga.algorithms.base import Algorithm, Batch, Client, Sent, Server, Tensors, overrides
 from fedga.algorithms.parameters import Parameters
 
 # All different, so that no wrong shape looks like a right one.
@@ -18,6 +18,7 @@ SIZES = {
     size: Sent("", size).shape(_LENGTHS)
     for size in ("1", *_LENGTHS, "classes×features", "features×features", "classes×classes")
 }
+OF_OTHERS = ("global_logits", "global_features", "earlier_logits", "earlier_features")  # of a batch, by other models
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Round:
     auxiliary: Tensor  # [CLASSES, samples, FEATURES]
     features: Tensor  # [ACTIVE, SAMPLES, FEATURES]
     global_features: Tensor
+    earlier_logits: Tensor
+    earlier_features: Tensor
 
     @classmethod
     def make_up(cls, algorithm: Algorithm) -> Self:
@@ -47,12 +50,14 @@ class Round:
         logits, teacher = normal(2, ACTIVE, SAMPLES, CLASSES)
         held = normal(CLASSES, max(1, algorithm.auxiliary_samples), FEATURES)
         params = normal(LANES, PARAMETERS)
-        return cls(params, logits, teacher, targets, mask, counts, held, *normal(2, ACTIVE, SAMPLES, FEATURES))
+        features, received, earlier = normal(3, ACTIVE, SAMPLES, FEATURES)
+        by_earlier = normal(ACTIVE, SAMPLES, CLASSES)
+        return cls(params, logits, teacher, targets, mask, counts, held, features, received, by_earlier, earlier)
 
     def batch(self, client: int | slice, received: Tensors, algorithm: Algorithm) -> Batch:
         """What a loss is given, of one client or of all at once."""
         teaches, features = algorithm.needs_global_logits, algorithm.needs_features
-        counts = self.class_counts[client]
+        counts, compares = self.class_counts[client], overrides(algorithm, "earlier")
         return Batch(
             self.logits[client],
             self.targets[client],
@@ -63,6 +68,8 @@ class Round:
             self.features[client] if features else None,
             self.global_features[client] if features and teaches else None,
             torch.tensor(3.0, dtype=torch.float64),
+            self.earlier_logits[client] if compares else None,
+            self.earlier_features[client] if compares and features else None,
         )
 
 

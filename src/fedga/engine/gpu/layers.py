@@ -18,6 +18,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn.modules.utils import _pair
 
 from fedga.models.on_cpu import convolve, is_channels_last, pool_pairs
+from fedga.models.standardized import StandardizedConv2d, standardized
 
 
 @cache
@@ -115,13 +116,14 @@ class _Gradient(_ForAllCopies):
 
 
 class StackedConv2d(nn.Module):
-    """``torch.nn.Conv2d`` that runs for all copies at once."""
+    """``torch.nn.Conv2d`` that runs for all copies at once; its weights are standardised first where they should be."""
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
         assert isinstance(original, nn.Conv2d)
         assert not isinstance(original.padding, str)
         self.weight, self.bias = original.weight, original.bias
+        self.standardizes = isinstance(original, StandardizedConv2d)
         self.stride = original.stride[0]
         self.padding = (original.padding[0], original.padding[1])
 
@@ -129,7 +131,8 @@ class StackedConv2d(nn.Module):
     def takes(layer: nn.Module) -> bool:
         """Whether a layer is of the ordinary kind: one group, zero padding within the kernel, one stride."""
         return (
-            type(layer) is nn.Conv2d
+            isinstance(layer, nn.Conv2d)
+            and type(layer) in (nn.Conv2d, StandardizedConv2d)
             and layer.groups == 1
             and layer.dilation == (1, 1)
             and layer.padding_mode == "zeros"
@@ -139,11 +142,12 @@ class StackedConv2d(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
+        weight = standardized(self.weight) if self.standardizes else self.weight
         if not runs_kernels(inputs) or not self._fits(inputs):
-            return convolve(inputs, self.weight, self.bias, self.stride, self.padding)
+            return convolve(inputs, weight, self.bias, self.stride, self.padding)
         bias = None if self.bias is None else self.bias.unsqueeze(0)
         settings = (self.stride, self.padding, torch.backends.cudnn.allow_tf32)
-        return _Convolution.apply(inputs.unsqueeze(0), self.weight.unsqueeze(0), bias, *settings).squeeze(0)
+        return _Convolution.apply(inputs.unsqueeze(0), weight.unsqueeze(0), bias, *settings).squeeze(0)
 
     def _fits(self, inputs: Tensor) -> bool:
         """Pictures at least as large as the kernel; PyTorch says what is wrong with others."""

@@ -18,6 +18,7 @@ from fedga.common.tracing import format_error
 from fedga.engine.gpu.layers import StackedConv2d
 from fedga.engine.stack.layers import KeyedDropout, MaskedBatchNorm, keeps_own_buffers, prepare_for_padding
 from fedga.errors import FedGAError
+from fedga.models.standardized import StandardizedLinear
 
 
 class Outputs(NamedTuple):
@@ -63,7 +64,7 @@ class StackedModel:
         self._moving: tuple[str, ...] | None = None if frozen or keeps_own_buffers(prepared) else ()
         # A network may bring its own way of running many copies; see `fedga.models.mlp`. A subclass has to bring its
         # own: what it changes in `forward`, an inherited one would not know of.
-        own = {} if frozen else vars(type(prepared))
+        own = {} if frozen or self._has(StandardizedLinear) else vars(type(prepared))
         by_hand = [own[name].__get__(prepared) if name in own else None for name in ("stacked", "stacked_gradient")]
         self._by_hand: Callable[..., Tensor] | None = by_hand[0]
         self._gradient_by_hand: Callable[..., None] | None = by_hand[1]
