@@ -54,7 +54,9 @@ def assert_engine_equals_reference(lane: Lane, rounds: int = 3) -> None:
         reference.run_round()
     (state,) = engine.stack.states()
     assert distance(state, start) > 1e-3
-    assert_same_state(state, reference_state(reference, engine))
+    # A head from an inverted covariance has weights in the thousands: their rounding is relative to that.
+    refitted = {"rtol": 1e-12, "atol": 1e-10} if lane.algorithm.finishes else {}
+    assert_same_state(state, reference_state(reference, engine), **refitted)
 
 
 EVERYWHERE = [

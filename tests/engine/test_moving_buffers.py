@@ -13,6 +13,7 @@ from fedga.data.federation import Dataset
 from fedga.engine.reference import Reference
 from fedga.engine.stack.lanes import Lane
 from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.stack.trial import check
 from fedga.errors import FedGAError
 from fedga.testing import check_model
 from tests.engine.runs import (
@@ -240,7 +241,7 @@ class LookedUp(nn.Module):
 
 def test_a_table_and_a_constant_pass_the_check() -> None:
     model = StackedModel(LookedUp())
-    model.check((4,))
+    check(model, (4,))
     assert model.moving_buffers == ()
 
 
@@ -296,7 +297,7 @@ class Overwriting(Base):
 )
 def test_what_cannot_be_averaged_or_repeated_is_refused(model: Any, said: str) -> None:
     with pytest.raises(FedGAError, match=said):
-        StackedModel(model((1, 8, 8), 4)).check((1, 8, 8))
+        check(StackedModel(model((1, 8, 8), 4)), (1, 8, 8))
 
 
 def test_every_way_to_train_agrees() -> None:

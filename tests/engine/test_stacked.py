@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedga.engine.stack.stacked import Layout, Outputs, StackedModel
 from fedga.errors import FedGAError
-from fedga.models import MLP, MODELS, build_model
+from fedga.models import MLP, MODELS, LeNet, build_model
 from tests.engine.runs import sum_of_logits
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -155,3 +155,19 @@ def test_layout_is_reversible() -> None:
         for name, tensor in tensors.items():
             assert torch.equal(views[name], tensor.expand((*vectors.shape[:-1], *tensor.shape)))
         assert torch.equal(layout.join(views), vectors)
+
+
+def test_a_network_whose_layers_were_changed_is_run_as_it_is_now() -> None:
+    """Ours bring a training step written by hand, which knows nothing of a layer that somebody put in."""
+    untouched, changed = LeNet((1, 16, 16), 3), LeNet((1, 16, 16), 3)
+    changed.pool = nn.AvgPool2d(2)  # type: ignore[assignment]
+    for network, by_hand in ((untouched, True), (changed, False)):
+        model = StackedModel(network)
+        params, buffers = (part[None] for part in model.flatten(network))
+        inputs = torch.rand(1, 4, 1, 16, 16)
+        given = (params, buffers, inputs, torch.ones(1, 4), torch.zeros(1, dtype=torch.int64), sum_of_logits)
+        found, _ = model.gradient(*given, torch.empty_like(params))
+        assert model.adds_gradients == by_hand
+        network(inputs[0]).sum().backward()
+        expected = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])  # type: ignore[union-attr]
+        torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)

@@ -30,6 +30,7 @@ from fedga.engine.stack.forks import why_no_forks
 from fedga.engine.stack.kinds import THREADS, KindOfWorker, key_of
 from fedga.engine.stack.lanes import Lane, LaneStack, LaneState, Segment, rows_of, stacking_key
 from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.stack.trial import check
 from fedga.engine.stack.workers import Workers, computing_in
 
 
@@ -83,7 +84,7 @@ class Engine:
         self.profile = profile
         self.model = StackedModel(lanes[0].model).to(self.device) if workers is None else workers.model
         if workers is None:
-            self.model.check(data.dataset.input_shape)
+            check(self.model, data.dataset.input_shape)
             if any(uses_features(lane.algorithm) for lane in lanes):
                 self.model.keep_features()
         self.stack = LaneStack(lanes, self.model, data, states)

@@ -21,6 +21,7 @@ from fedga.engine.evaluation.metrics import Metric, own_metrics
 from fedga.engine.slots import check_pictures
 from fedga.engine.stack.lanes import Lane
 from fedga.engine.stack.stacked import StackedModel
+from fedga.engine.stack.trial import check
 from fedga.errors import FedGAError
 from fedga.models import build_model, own_model
 from fedga.selection import make_selection
@@ -88,7 +89,7 @@ class Preparation:
                 check_pictures(dataset, change)
             network = fitting_model(spec.model, dataset.input_shape, dataset.num_classes, norm=spec.norm)
             if own_model(spec.model):
-                StackedModel(network).check(dataset.input_shape)
+                check(StackedModel(network), dataset.input_shape)
         for spec in specs:
             read_availability(spec.availability).check_clients(self.federation(spec).num_clients)
 

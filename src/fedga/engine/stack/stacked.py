@@ -1,9 +1,7 @@
 """Many copies of one network as one tensor: parameters ``[copies, parameters]``, inputs ``[copies, samples, ...]``."""
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -13,10 +11,9 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.conv import _ConvNd
 
 from fedga.algorithms.parameters import Layout, Parameters
-from fedga.common.mapping import why_not_mapped
-from fedga.common.tracing import format_error
 from fedga.engine.gpu.layers import StackedConv2d
 from fedga.engine.stack.layers import KeyedDropout, MaskedBatchNorm, keeps_own_buffers, prepare_for_padding
+from fedga.engine.stack.trial import find_moving, is_by_hand
 from fedga.errors import FedGAError
 from fedga.models.standardized import StandardizedLinear
 
@@ -50,10 +47,10 @@ class StackedModel:
     """Runs a network for many parameter vectors at once. Holds no parameters itself."""
 
     def __init__(self, module: nn.Module) -> None:
-        prepared, self._context = prepare_for_padding(module)
+        prepared, self.context = prepare_for_padding(module)
         self.params, self.buffers = Parameters(prepared), Layout(float_buffers(prepared))
         frozen = len(self.params.shapes) < len(list(prepared.parameters()))
-        self._module = prepared.requires_grad_(False)
+        self.module = prepared.requires_grad_(False)
         self.draws_at_random = self._has(KeyedDropout)
         self.has_convolutions = self._has(_ConvNd | StackedConv2d)
         # Measured: convolutions of 8 channels and more take half to nine tenths of the time this way, LeNet's 6 longer.
@@ -61,13 +58,14 @@ class StackedModel:
         self._may_be_channels_last = bool(widths) and all(width >= 8 for width in widths)
         self._needs_context = self.draws_at_random or self._has(MaskedBatchNorm)
         # What layers of the user's own change in training besides what is trained; None until a batch has shown it.
-        self._moving: tuple[str, ...] | None = None if frozen or keeps_own_buffers(prepared) else ()
+        self.moving: tuple[str, ...] | None = None if frozen or keeps_own_buffers(prepared) else ()
         # A network may bring its own way of running many copies; see `fedga.models.mlp`. A subclass has to bring its
         # own: what it changes in `forward`, an inherited one would not know of.
         own = {} if frozen or self._has(StandardizedLinear) else vars(type(prepared))
         by_hand = [own[name].__get__(prepared) if name in own else None for name in ("stacked", "stacked_gradient")]
-        self._by_hand: Callable[..., Tensor] | None = by_hand[0]
-        self._gradient_by_hand: Callable[..., None] | None = by_hand[1]
+        self.by_hand: Callable[..., Tensor] | None = by_hand[0]
+        self.gradient_by_hand: Callable[..., None] | None = by_hand[1]
+        self._is_compared = self.by_hand is None and self.gradient_by_hand is None
         self._keeps_features = False
         self._takes_channels_last: bool | None = None  # None until pictures have shown it
         self.stands_still: frozenset[str] = getattr(module, "stands_still", frozenset())  # by the algorithm's wish
@@ -76,98 +74,19 @@ class StackedModel:
         if any(not parameter.is_floating_point() for parameter in prepared.parameters()):
             raise FedGAError("the model has parameters that are not floating point: fedga trains float parameters only")
 
-    def check(self, input_shape: tuple[int, ...]) -> None:
-        """Refuse a network that cannot be run for several clients at once, or that draws from the global generator."""
-        params, buffers, inputs, *rest = self._made_up(2, 2, input_shape)
-        if self._moving is None:
-            self._check_own_buffers(input_shape)
-        self._module.train()
-        try:
-            with torch.no_grad():
-                if self._moving:
-                    self.evaluate(params, buffers, inputs[0])
-                else:
-                    self._train(params, buffers, inputs, *rest)
-        except RuntimeError as error:
-            if "randomness" in str(error):
-                raise _draws_at_random() from error
-            words = str(error).splitlines()[0].rstrip(".")
-            unknown = f"fails in torch.func.vmap ({words}): write it with torch alone"
-            reason = why_not_mapped(error, self._files()) or unknown
-            raise FedGAError(f"the model cannot be run for several clients at once, it {reason}") from error
+    def compare_by_hand(self, input_shape: Sequence[int]) -> None:
+        """Leave a network's own ways of running copies aside where they are not its `forward`; once."""
+        if not self._is_compared:
+            self._is_compared = True
+            if not is_by_hand(self, input_shape):
+                self.by_hand = self.gradient_by_hand = None
 
-    def _made_up(self, copies: int, samples: int, input_shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+    def made_up(self, copies: int, samples: int, input_shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Parameters, buffers, inputs, mask and dropout keys for a trial."""
-        like = next(self._module.parameters())
+        like = next(self.module.parameters())
         params, buffers = like.new_zeros(copies, self.params.total), like.new_ones(copies, self.buffers.total)
         inputs, mask = like.new_zeros(copies, samples, *input_shape), like.new_ones(copies, samples)
         return params, buffers, inputs, mask, like.new_zeros(copies, dtype=torch.int64)
-
-    def _check_own_buffers(self, input_shape: tuple[int, ...]) -> None:
-        """Find the buffers that move; where there are any, a whole step shows what else would fail in training."""
-        tensors = dict(self._module.named_parameters()) | dict(self._module.named_buffers())
-        params, buffers = self.params.flatten(tensors), self.buffers.flatten(tensors).to(self.dtype)
-        # From 0 to 1, as pixels are: what a network looks up by its inputs has an entry 0.
-        _, _, blank, mask, keys = self._made_up(1, 3, input_shape)
-        inputs = torch.rand(blank.shape, generator=torch.Generator().manual_seed(0)).to(blank)
-        before = torch.get_rng_state()
-        try:
-            self._find_moving(params, buffers, inputs[0], mask[0])
-            if self._moving:
-                given = (params[None], buffers[None], inputs, mask, keys)
-                self.gradient(*given, lambda outputs: outputs.logits.sum(), torch.empty_like(params[None]))
-        except (FedGAError, MemoryError):
-            raise
-        except Exception as error:
-            home = next(iter(self._files()), None)
-            raise FedGAError(f"the model fails in a training step, {format_error(error, home)}: correct it") from error
-        if self._moving and not torch.equal(before, torch.get_rng_state()):
-            raise _draws_at_random()
-
-    @torch.no_grad()
-    def _find_moving(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor) -> None:
-        """Which values a training step of one copy changes, in place or by assignment; the batch has no padding."""
-        self._module.train()
-        there = dict(self._module.named_buffers())
-        given = {name: value.clone() for name, value in (there | self.buffers.views(buffers)).items()}
-        before = {name: value.clone() for name, value in given.items()}
-        key = torch.zeros((), dtype=torch.int64, device=params.device)
-        with torch.random.fork_rng(devices=[]):
-            _, after = self._train_one(self.params.views(params), dict(given), inputs, mask, key)
-        self._context.forget()
-        for name in dict(self._module.named_buffers()).keys() - there.keys():
-            raise FedGAError(
-                f"the model makes its buffer {name} while it trains, so that clients would share it: give it its first "
-                f'values in __init__, as in self.register_buffer("{name.rpartition(".")[2]}", torch.zeros(3))'
-            )
-        moving = []
-        for name, value in after.items():
-            # A value may be written to and stay what it is for once: its version tells.
-            moved = value is not given[name] or value._version or not torch.equal(value, before[name])
-            if moved and not isinstance(self._module.get_submodule(name.rpartition(".")[0]), MaskedBatchNorm):
-                self._check_moved(name, before[name], value)
-                moving.append(name)
-        self._moving = tuple(moving)
-        if moving:
-            self._by_hand = self._gradient_by_hand = None  # which know nothing of buffers
-
-    def _check_moved(self, name: str, before: Tensor, after: Tensor) -> None:
-        if after.shape != before.shape:
-            raise FedGAError(
-                f"the model's buffer {name} changes its shape in training, from {list(before.shape)} to "
-                f"{list(after.shape)}, and the server averages tensors of one shape: keep its shape"
-            )
-        if name not in self.buffers.shapes:
-            raise FedGAError(
-                f"the model's buffer {name} changes in training and is {before.dtype}, which the server cannot average "
-                "over clients: make it a float, as in torch.zeros(())"
-            )
-
-    def _files(self) -> list[Path]:
-        """Where the classes of its layers are written, but for PyTorch's own."""
-        homes = {type(module).__module__ for module in self._module.modules()}
-        found = [getattr(sys.modules.get(home), "__file__", None) for home in homes if not home.startswith("torch.")]
-        return [Path(file) for file in found if file]
 
     def saved_bytes(self, input_shape: tuple[int, ...]) -> int:
         """Bytes of activations that the backward pass of one more sample needs."""
@@ -180,36 +99,36 @@ class StackedModel:
                 total += tensor.nbytes
                 return tensor
 
-            params, *rest = self._made_up(1, samples, input_shape)
-            self._module.train()
+            params, *rest = self.made_up(1, samples, input_shape)
+            self.module.train()
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-                self._train(params.requires_grad_(), *rest)
+                self.train(params.requires_grad_(), *rest)
             return total
 
         return max(saved(3) - saved(2), torch.Size(input_shape).numel() * 4)
 
     def to(self, device: torch.device) -> Self:
-        self._module.to(device)
-        if device.type != "cpu" and getattr(self._module, "gradient_on_cpu_only", False):
-            self._gradient_by_hand = None
+        self.module.to(device)
+        if device.type != "cpu" and getattr(self.module, "gradient_on_cpu_only", False):
+            self.gradient_by_hand = None
         return self
 
     def _has(self, kind: Any) -> bool:
-        return any(isinstance(module, kind) for module in self._module.modules())
+        return any(isinstance(module, kind) for module in self.module.modules())
 
     @property
     def adds_gradients(self) -> bool:
         """Whether `gradient` can add to what is there: a momentum then takes in a gradient that never exists alone."""
-        return self._gradient_by_hand is not None and not self._needs_context and self._moving is not None
+        return self.gradient_by_hand is not None and not self._needs_context and self.moving is not None
 
     @property
     def moving_buffers(self) -> tuple[str, ...]:
         """Names of the buffers, and frozen parameters, that the user's own layers change in training; after `check`."""
-        return self._moving or ()
+        return self.moving or ()
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        return next(self._module.parameters()).dtype
+        return next(self.module.parameters()).dtype
 
     def flatten(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """Parameter and buffer vector of an ordinary module of the same kind."""
@@ -233,17 +152,17 @@ class StackedModel:
                 "torch.nn.Linear"
             )
         # No closure: a copy of the network has a context of its own.
-        head = self._module.get_submodule(self.params.head_layer)
-        head.register_forward_hook(self._context.keep_features)
+        head = self.module.get_submodule(self.params.head_layer)
+        head.register_forward_hook(self.context.keep_features)
         self._keeps_features = True
 
     def _call(self, state: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, ...]:
         """Logits, and features where they are kept."""
-        logits: Tensor = functional_call(self._module, state, (inputs,))
+        logits: Tensor = functional_call(self.module, state, (inputs,))
         if not self._keeps_features:
             return (logits,)
-        features, output = self._context.features, self._context.logits
-        self._context.features = self._context.logits = None
+        features, output = self.context.features, self.context.logits
+        self.context.features = self.context.logits = None
         if features is None or output is not logits:
             raise FedGAError(
                 f"the model does not return the output of {self.params.head_layer}, the last linear layer that its "
@@ -262,24 +181,24 @@ class StackedModel:
 
     def _evaluates(self, inputs: Tensor) -> bool:
         """Whether such inputs get through the network: ``x.view(len(x), -1)`` refuses all layouts but the usual one."""
-        params, buffers, *_ = self._made_up(1, 1, inputs.shape[1:])
-        was_training = self._module.training
+        params, buffers, *_ = self.made_up(1, 1, inputs.shape[1:])
+        was_training = self.module.training
         try:
-            self._evaluate_one(params[0], buffers[0], inputs)
+            self.evaluate_one(params[0], buffers[0], inputs)
         except RuntimeError:
             return False
         finally:
-            self._module.train(was_training)
+            self.module.train(was_training)
         return True
 
     def forward_one(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> Tensor:
         """Logits of one copy in evaluation mode, differentiable and vmappable: ``[parameters], [samples, ...]``."""
-        return self._evaluate_one(params, buffers, inputs)[0]
+        return self.evaluate_one(params, buffers, inputs)[0]
 
-    def _evaluate_one(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> tuple[Tensor, ...]:
-        self._module.eval()
+    def evaluate_one(self, params: Tensor, buffers: Tensor, inputs: Tensor) -> tuple[Tensor, ...]:
+        self.module.eval()
         state = self.params.views(params) | self.buffers.views(buffers)
-        if self._moving != ():  # evaluation moves nothing
+        if self.moving != ():  # evaluation moves nothing
             state |= {name: state[name].clone() for name in self.buffers.shapes}
         return self._call(state, inputs)
 
@@ -291,8 +210,10 @@ class StackedModel:
         self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None, axis: int | None = 0
     ) -> Tensor:
         """Like `evaluate` with inputs ``[copies, samples, ...]``, of its own for every copy unless ``axis`` is None."""
-        if self._by_hand is not None and head is None and len(params) > 1:
-            return self._by_hand(self.params.views(params), inputs)
+        if self.by_hand is not None and head is None and len(params) > 1:
+            self.compare_by_hand(inputs.shape[2:])
+        if self.by_hand is not None and head is None and len(params) > 1:
+            return self.by_hand(self.params.views(params), inputs)
         return self.evaluate_with_features(params, buffers, inputs, head, axis)[0]
 
     def evaluate_with_features(
@@ -300,11 +221,11 @@ class StackedModel:
     ) -> tuple[Tensor, ...]:
         """Like `evaluate_each`, with the features ``[copies, samples, features]`` where they are kept."""
         if len(params) == 1:
-            one = self._evaluate_one(params[0], buffers[0], self._by_pixel(inputs[0]))
+            one = self.evaluate_one(params[0], buffers[0], self._by_pixel(inputs[0]))
             found = tuple(part.unsqueeze(0) for part in one)
         else:
             given = inputs[0] if axis is None else inputs
-            found = vmap(self._evaluate_one, in_dims=(0, 0, axis))(params, buffers, given)
+            found = vmap(self.evaluate_one, in_dims=(0, 0, axis))(params, buffers, given)
         return found if head is None else (head(found[1], params), *found[1:])
 
     def gradient(
@@ -325,18 +246,19 @@ class StackedModel:
         may lie in ``into``, and the buffers after the pass. Where the network `adds_gradients`, the ``keep``-th part of
         what lay in ``into`` is added to it. With ``features`` the loss gets those too (after `keep_features`).
         """
-        if not self._module.training:  # asked of every step of every client
-            self._module.train()
-        if self._moving is None:
+        if not self.module.training:  # asked of every step of every client
+            self.module.train()
+        if self.moving is None:
             rows = int(mask[0].sum())
-            self._find_moving(params[0], buffers[0], inputs[0, :rows], mask[0, :rows])
+            find_moving(self, params[0], buffers[0], inputs[0, :rows], mask[0, :rows])
         whole = mask.shape[1]
-        if len(params) == 1 and params.device.type == "cpu" and not self._moving:
+        if len(params) == 1 and params.device.type == "cpu" and not self.moving:
             # The padding comes last, and one copy needs none; two rows are left to networks that squeeze a single one.
             rows = min(whole, max(int(mask.sum()), 2))
             inputs, mask = inputs[:, :rows], mask[:, :rows]
         missing = (0, 0, 0, whole - mask.shape[1])
-        if self._gradient_by_hand is not None and self.adds_gradients and not features:
+        self.compare_by_hand(inputs.shape[2:])
+        if self.gradient_by_hand is not None and self.adds_gradients and not features:
 
             def loss_gradient(logits: Tensor) -> Tensor:
                 with torch.enable_grad():
@@ -344,11 +266,11 @@ class StackedModel:
                     return torch.autograd.grad(loss(Outputs(leaf, None, None)), leaf)[0][:, : logits.shape[1]]
 
             views = self.params.views(params), self.params.views(into)
-            self._gradient_by_hand(views[0], inputs, loss_gradient, views[1], keep)
+            self.gradient_by_hand(views[0], inputs, loss_gradient, views[1], keep)
             return into, buffers
         with torch.enable_grad():
             leaf = params.detach().requires_grad_()
-            found, buffers = self._train(leaf, buffers, inputs, mask, dropout_keys)
+            found, buffers = self.train(leaf, buffers, inputs, mask, dropout_keys)
             if missing[-1]:
                 found = tuple(F.pad(part, missing) for part in found)
             outputs = Outputs(found[0], found[1] if features else None, leaf if features else None)
@@ -357,16 +279,16 @@ class StackedModel:
                 raise FedGAError("nothing that is trained reaches the loss: let `moves` name parameters that do")
             return torch.autograd.grad(value, leaf)[0], buffers
 
-    def _train(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor) -> Passed:
+    def train(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, dropout_keys: Tensor) -> Passed:
         """Logits (and features) in training mode, and the buffers after it."""
-        if self._moving:
+        if self.moving:
             return self._train_one_by_one(params, buffers, inputs, mask, dropout_keys)
         if self._needs_context and len(params) == 1 and params.device.type == "cpu":
             return self._train_alone(params[0], buffers[0], inputs[0], mask[0], dropout_keys[0])
         if self._needs_context:
             named = self.params.views(params)
-            found, moved = vmap(self._train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
-            self._context.forget()
+            found, moved = vmap(self.train_one)(named, self.buffers.views(buffers), inputs, mask, dropout_keys)
+            self.context.forget()
             return found, self.buffers.join(moved).detach() if moved else buffers
         if len(params) == 1:
             only = self.params.views(params[0]) | self.buffers.views(buffers[0])
@@ -377,8 +299,8 @@ class StackedModel:
     def _train_alone(self, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor, key: Tensor) -> Passed:
         """One copy needs no mapping, and can be asked whether its batch has padding."""
         named, is_whole = self.params.views(params), len(mask) > 1 and bool(mask.all())
-        found, moved = self._train_one(named, self.buffers.views(buffers), self._by_pixel(inputs), mask, key, is_whole)
-        self._context.forget()
+        found, moved = self.train_one(named, self.buffers.views(buffers), self._by_pixel(inputs), mask, key, is_whole)
+        self.context.forget()
         after = self.buffers.join(moved).detach() if moved else buffers
         return tuple(part.unsqueeze(0) for part in found), after.unsqueeze(0)
 
@@ -391,10 +313,10 @@ class StackedModel:
                 continue
             own = {name: value.clone() for name, value in self.buffers.views(buffers[row]).items()}
             given = (self.params.views(params[row]), own, inputs[row, :real], mask[row, :real], keys[row])
-            outputs, after = self._train_one(*given, is_whole=real > 1)
+            outputs, after = self.train_one(*given, is_whole=real > 1)
             found[row] = tuple(F.pad(part, (0, 0, 0, mask.shape[1] - real)) for part in outputs)
             moved[row] = self.buffers.join(after).detach().to(buffers.dtype)
-        self._context.forget()
+        self.context.forget()
         if found:
             nothing = tuple(torch.zeros_like(part) for part in next(iter(found.values())))
         else:  # a step that none of these copies takes; what is given must depend on the parameters all the same
@@ -403,7 +325,7 @@ class StackedModel:
         rows = [found.get(row, nothing) for row in range(len(params))]
         return tuple(torch.stack(parts) for parts in zip(*rows, strict=True)), torch.stack(moved)
 
-    def _train_one(
+    def train_one(
         self,
         params: dict[str, Tensor],
         buffers: dict[str, Tensor],
@@ -412,14 +334,7 @@ class StackedModel:
         dropout_key: Tensor,
         is_whole: bool = False,
     ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        self._context.begin(mask, dropout_key, is_whole)
+        self.context.begin(mask, dropout_key, is_whole)
         state = params | buffers
         found = self._call(state, inputs)
         return found, {name: state[name] for name in buffers}  # functional_call writes reassigned buffers back
-
-
-def _draws_at_random() -> FedGAError:
-    return FedGAError(
-        "the model draws random numbers outside torch.nn.Dropout layers, so that a run would depend on what ran before "
-        "it: use nn.Dropout (or 1d, 2d, 3d) for them"
-    )
