@@ -53,6 +53,8 @@ class Provider(Protocol):
 class Pool(Protocol):
     """Several engines, in processes of their own, that train groups side by side."""
 
+    kind: str  # of their devices: cpu or cuda
+
     @property
     def size(self) -> int:
         """How many engines there are now."""
@@ -98,7 +100,8 @@ def run_sweep(
     by_id = {run.run_id: run.spec for run in runs}
     with profile.span(DATA):
         left = [run.spec for run in runs if not run.finished]
-        together = execution.together or (LANES_ON_CPU if device.type == "cpu" else LANES_ON_CUDA)
+        kind = device.type if execution.pool is None else execution.pool.kind
+        together = execution.together or (LANES_ON_CPU if kind == "cpu" else LANES_ON_CUDA)
         if execution.pool is not None:  # so that each engine has some
             together = min(together, max(1, -(-len(left) // max(1, execution.pool.size))))
         stacked = _stack(left, preparation, together)

@@ -10,7 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from fedga.cli.console import out, say
-from fedga.cli.training import DataDir, Device, Engines, Program, Threads, Track, own_option, prepare, train
+from fedga.cli.training import (
+    Cluster,
+    DataDir,
+    Device,
+    Devices,
+    Engines,
+    Program,
+    Threads,
+    Track,
+    own_option,
+    prepare,
+    train,
+)
 from fedga.errors import FedGAError
 from fedga.plugins import KINDS, parts
 from fedga.spec.catalog import SOURCES
@@ -114,6 +126,8 @@ def command(
     profile: Annotated[bool, own_option("--profile", "Show where a round's time goes; writes profile.json.")] = False,
     track: Track = None,
     engine: Engines = None,
+    devices: Devices = None,
+    cluster: Cluster = None,
 ) -> None:
     """Train and compare algorithms on one machine.
 
@@ -127,7 +141,8 @@ def command(
     from fedga.cli.summary import draw_pictures, print_summary
 
     sweep = build_sweep({name: parse_list(name, text) for name, text in settings.items() if text is not None}, config)
-    program = Program(data_dir, device, out_dir, threads, profile, track, engine).completed(sweep.program)
+    given = Program(data_dir, device, out_dir, threads, profile, track, engine, devices, cluster)
+    program = given.completed(sweep.program)
     active = [line.source for line in sweep.provenance if line.setting == "active"]
     chosen = not all(source.startswith(("preset", "default")) for source in active)
     prepared = prepare(sweep.runs, program, active_chosen=chosen)
