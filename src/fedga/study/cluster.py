@@ -12,6 +12,7 @@ import socket
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
+from fedga.common import guard
 from fedga.data.cache import cache_dir
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
@@ -42,6 +44,9 @@ CLIENT = "ray://"  # before the address of a cluster that is joined from outside
 SLICE_S = 0.5  # how long an engine trains before it reports
 COUNT_EVERY_S = 5.0  # how old the known number of devices may be
 PATIENCE_S = 30.0  # without a device, before that is said
+ANSWER_WITHIN_S = 10.0
+_CHECK = "check the address, and on that machine `ray status`"
+WAITING = "Ray is still starting engines, or others are using the devices: waiting for them"
 _LONGEST_FOLDER = 40  # characters: sockets below it have long names, and the system allows 107 in all
 _FOLDERS = ("FEDGA_DATA", "FEDGA_CACHE")
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -294,7 +299,7 @@ class RayEngines:
         for number, actor in self._busy.items():
             if not self._said and time.monotonic() - actor.asked > PATIENCE_S and not self.has_begun(number):
                 assert self._groups is not None
-                self._groups.observer.noticed("the devices of the Ray cluster are in use: waiting for one to be free")
+                self._groups.observer.noticed(WAITING)
                 self._said = True
 
     def free(self, number: int) -> None:
@@ -393,21 +398,36 @@ def _closing(ray: Any, kind: str, threads: int, data_dir: Path | None, fixed: in
 
 @contextmanager
 def _own_ray(gpus: Sequence[int] = (), **resources: int) -> Iterator[Any]:
-    """Ray on this machine, for this process alone, whose other users cannot use it; it ends with this process."""
-    environment = _QUIET | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
+    """Ray on this machine, for this process alone: nobody else can use it, and it ends with us, however we end."""
+    mark = secrets.token_hex(16)
+    environment = _QUIET | {guard.VARIABLE: mark} | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _token()}
     if gpus:
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = seen.split(",") if seen else [str(number) for number in range(torch.cuda.device_count())]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(names[number].strip() for number in gpus)
-    changed, options = _changed_environment(environment), {"include_dashboard": False, **resources}
-    with changed, _folder() as folder, _connected("local", _temp_dir=folder, **options) as ray:
-        yield ray
+    options: dict[str, Any] = {"include_dashboard": False, **resources}
+    with ExitStack() as held:
+        options["_temp_dir"] = held.enter_context(_folder())
+        held.enter_context(guard.watching(mark))  # parts of Ray outlive a killed driver for a minute
+        held.enter_context(_changed_environment(environment))
+        yield held.enter_context(_connected("local", **options))
 
 
 @contextmanager
 def _joined(address: str) -> Iterator[Any]:
+    _check_answers(address)
     with _changed_environment(_QUIET), _connected(address) as ray:
         yield ray
+
+
+def _check_answers(address: str) -> None:
+    """Refuse an address at which nobody listens: Ray would try for a quarter of an hour."""
+    host, _, port = address.removeprefix(CLIENT).partition("/")[0].rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_WITHIN_S).close()
+        except (OSError, OverflowError) as error:
+            raise FedGAError(f"no Ray cluster answers at {address} ({one_line(error)}): {_CHECK}") from error
 
 
 @contextmanager
@@ -420,10 +440,13 @@ def _connected(address: str, **options: Any) -> Iterator[Any]:
     before = signal.getsignal(signal.SIGTERM)
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        ray.init(address, log_to_driver=False, configure_logging=False, **options)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        where = "Ray does not start on this machine" if address == "local" else f"no Ray cluster answers at {address}"
-        raise FedGAError(f"{where} ({one_line(error)}): check it with `ray status`") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Ray advises is not for our users
+            ray.init(address, log_to_driver=False, configure_logging=False, **options)
+    except (OSError, RuntimeError, ValueError) as error:
+        if address == "local":
+            raise FedGAError(f"Ray does not start on this machine ({one_line(error)}): train on one device") from error
+        raise FedGAError(f"no Ray cluster answers at {address} ({one_line(error)}): {_CHECK}") from error
     try:
         if main:
             signal.signal(signal.SIGTERM, before)  # Ray has put its own in place of it

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 VARIABLE = "FEDGA_GROUP"
@@ -39,6 +40,26 @@ def end(mark: str) -> None:
                 os.kill(pid, number)
         asked |= left
         time.sleep(_CHECK_EVERY_S)
+
+
+@contextlib.contextmanager
+def watching(mark: str) -> Iterator[None]:
+    """Every process with this mark ends with the block, or with this process."""
+    watcher = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, mark],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        assert watcher.stdin is not None
+        watcher.stdin.close()  # at which it ends the group, as it would if we were dead, and then itself
+        while watcher.returncode is None:
+            with contextlib.suppress(KeyboardInterrupt):  # once more: the few seconds are needed
+                watcher.wait()
 
 
 def _of_proc(mark: str) -> tuple[set[int], dict[int, int]]:
