@@ -24,6 +24,11 @@ from tests.cli.program import done, fedga, split
 from tests.patience import PATIENCE_S
 from tests.study.test_dispatch import CPU, ENDS, check_equal, train
 
+pytestmark = [  # Ray waits for none of the processes that it starts
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 OWN = """
 from dataclasses import dataclass
 

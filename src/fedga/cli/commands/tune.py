@@ -10,7 +10,7 @@ import typer
 
 from fedga.cli.commands.run import default_folder, setting_option
 from fedga.cli.console import out, say
-from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
+from fedga.cli.training import Cluster, DataDir, Device, Devices, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError
 from fedga.paper import LEARNING_RATES, chosen_rates, tuning_headline, tuning_picture, tuning_table
 from fedga.report.curves import read_curves
@@ -36,6 +36,8 @@ def tune(
     out_dir: Annotated[Path | None, own_option("--out", "Folder for results; the same one continues.")] = None,
     threads: Threads = None,
     track: Track = None,
+    devices: Devices = None,
+    cluster: Cluster = None,
 ) -> None:
     """Grid search of the learning rate, for each data set and α on its own.
 
@@ -58,7 +60,7 @@ def tune(
     for name, options in map(parse_algorithm, others):  # each can be made: known before the search, not after it
         make_algorithm(name, **dict(options))
     sweep = build_sweep(given)
-    program = Program(data_dir, device, out_dir, threads, track=track)
+    program = Program(data_dir, device, out_dir, threads, track=track, devices=devices, cluster=cluster)
     folder = out_dir or default_folder(sweep.runs).with_name(f"tune-{default_folder(sweep.runs).name}")
     prepared = prepare(sweep.runs, program, active_chosen=False)
     train(prepared, folder, program, axes=sweep.axes)
