@@ -8,6 +8,7 @@ the pipe to it or is gone, and then ends every process with that mark.
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,10 +44,10 @@ def end(mark: str) -> None:
 
 
 @contextlib.contextmanager
-def watching(mark: str) -> Iterator[None]:
-    """Every process with this mark ends with the block, or with this process."""
+def watching(mark: str, folder: str | None = None) -> Iterator[None]:
+    """Every process with this mark ends with the block, or with this process, and the folder is removed."""
     watcher = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, mark],
+        [sys.executable, "-I", "-S", __file__, mark, *([folder] if folder else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -90,7 +91,7 @@ def _of_ps(mark: str) -> tuple[set[int], dict[int, int]]:
     return marked, parents
 
 
-def _watch(mark: str) -> None:
+def _watch(mark: str, *folders: str) -> None:
     parent = os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -99,7 +100,9 @@ def _watch(mark: str) -> None:
         if readable and not os.read(sys.stdin.fileno(), 1):
             break
     end(mark)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    _watch(sys.argv[1])
+    _watch(*sys.argv[1:])

@@ -4,9 +4,9 @@ An engine is an actor that has one device, with the data on it, and trains one g
 second's worth of rounds at a time, which is also what crosses `ray://`.
 """
 
+import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
 import tempfile
@@ -405,12 +405,13 @@ def _own_ray(gpus: Sequence[int] = (), **resources: int) -> Iterator[Any]:
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = seen.split(",") if seen else [str(number) for number in range(torch.cuda.device_count())]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(names[number].strip() for number in gpus)
+    folder = tempfile.mkdtemp(prefix="fedga-ray-")  # for Ray's sockets and logs
     options: dict[str, Any] = {"include_dashboard": False, **resources}
-    with ExitStack() as held:
-        options["_temp_dir"] = held.enter_context(_folder())
-        held.enter_context(guard.watching(mark))  # parts of Ray outlive a killed driver for a minute
-        held.enter_context(_changed_environment(environment))
-        yield held.enter_context(_connected("local", **options))
+    if len(folder) <= _LONGEST_FOLDER:  # else Ray chooses one
+        options["_temp_dir"] = folder
+    # Parts of Ray outlive a killed driver for a minute, unless somebody ends them.
+    with guard.watching(mark, folder), _changed_environment(environment), _connected("local", **options) as ray:
+        yield ray
 
 
 @contextmanager
@@ -432,12 +433,12 @@ def _check_answers(address: str) -> None:
 
 @contextmanager
 def _connected(address: str, **options: Any) -> Iterator[Any]:
-    import logging
-
     import ray
+    from ray._private import worker
 
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
+    # Ray prints what it sees dying to stdout, which is for our tables; we say it ourselves, on the other stream.
+    printer = "print_to_stdstream"
+    before, handler = vars(worker).get(printer), signal.getsignal(signal.SIGTERM)
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
@@ -448,11 +449,13 @@ def _connected(address: str, **options: Any) -> Iterator[Any]:
             raise FedGAError(f"Ray does not start on this machine ({one_line(error)}): train on one device") from error
         raise FedGAError(f"no Ray cluster answers at {address} ({one_line(error)}): {_CHECK}") from error
     try:
-        if main:
-            signal.signal(signal.SIGTERM, before)  # Ray has put its own in place of it
+        vars(worker)[printer] = lambda *_, **__: None
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray has put its own in place of it
         yield ray
     finally:
         ray.shutdown()
+        vars(worker)[printer] = before
 
 
 @contextmanager
@@ -467,16 +470,6 @@ def _changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def _folder() -> Iterator[str | None]:
-    """For Ray's sockets and logs, gone at the end; Ray's own where ours would have too long a name."""
-    folder = tempfile.mkdtemp(prefix="fedga-ray-")
-    try:
-        yield folder if len(folder) <= _LONGEST_FOLDER else None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
