@@ -176,7 +176,7 @@ def train(
             err.print(settings_table(provenance, width=err.width))
         finished = [run for run in runs if run.finished]
         already = f", {'which has' if len(specs) == 1 else f'{len(finished)} of them'} finished already"
-        where = program.devices or program.cluster or (f"Flower, {device}" if on_flower else str(device))
+        where = f"Flower, {device}" if on_flower else _several(program) or str(device)
         count = f"{len(specs)} run{'s' * (len(specs) != 1)}"
         say(f"{count} on {where}{already if finished else ''}; results go to {folder}")
         for hint in preparation.hints(specs):
@@ -197,6 +197,13 @@ def train(
                         run_sweep(specs, store, device, preparation=preparation, **common)
         except Interrupted:
             fail(f"stopped; everything so far is in {folder}, and the same command continues", code=130)
+
+
+def _several(program: Program) -> str:
+    """The devices of a command in words; empty where it is one."""
+    names = (program.devices or "").split(",")
+    several = f"{len(names)} devices ({', '.join(names)})" if len(names) > 1 else ""
+    return "a Ray cluster" if program.cluster else several
 
 
 @contextmanager

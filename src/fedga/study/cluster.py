@@ -290,7 +290,8 @@ class RayEngines:
             with _connection():
                 return self.ray.get(answer)
         except self.ray.exceptions.RayTaskError as error:  # of the training itself
-            raise getattr(error, "cause", None) or error from None
+            cause = getattr(error, "cause", None)
+            raise (cause if isinstance(cause, Exception) else error) from error
         except self.ray.exceptions.RayError as error:
             self._kill(self._busy[number])
             return Died(_reason(error))
@@ -382,6 +383,8 @@ def on_cluster(address: str, runs: int, threads: int | None, data_dir: Path | No
         there = _resources(ray)
         cores, gpus = (sum(int(each.get(name, 0)) for each in there) for name in ("CPU", "GPU"))
         largest = max((int(each.get("CPU", 0)) for each in there), default=1)
+        if threads and threads > largest and not gpus:
+            raise FedGAError(f"--threads {threads} is more than the {largest} CPUs of a machine there: give fewer")
         shared = cores // gpus if gpus else min(cores // max(1, runs), largest)
         with _closing(ray, "cuda" if gpus else "cpu", threads or max(1, shared), data_dir, None) as engines:
             yield engines
