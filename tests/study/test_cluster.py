@@ -17,7 +17,7 @@ from fedga.engine.server import LaneRound
 from fedga.errors import FedGAError
 from fedga.spec.settings import RunSpec
 from fedga.store.store import Store
-from fedga.study import cluster, prepare
+from fedga.study import cluster, dispatch, prepare
 from fedga.study.cluster import RayEngines, on_cluster, on_devices, parse_devices
 from fedga.study.sweep import Interrupted, Observer
 from tests.cli.program import done, fedga, split
@@ -104,10 +104,16 @@ def engines() -> Iterator[RayEngines]:
     wait_until_gone({pid for pid in started if "ray" in called(pid)})
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.long)])
 def test_killed_while_training(
-    kills: int, engines: RayEngines, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kills: int,
+    engines: RayEngines,
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(dispatch, "MOST_DEATHS", kills + 1)  # chance may strike one group again and again
     chance, killed, notices = random.Random(time.time_ns()), list[int](), list[str]()
     begun: list[int] = []
 
