@@ -19,7 +19,7 @@ os.environ.pop("COLUMNS", None)  # set for workers of pytest: tables would be as
 torch.set_num_threads(1)  # the tests' tensors are small: a second thread only costs
 
 # The longest files, and those that mostly wait for processes: they begin first, so that short ones fill the end.
-FIRST = ("test_federation.py", "test_pages.py", "test_simulation.py", "test_examples.py")
+FIRST = ("test_federation.py", "test_pages.py", "test_simulation.py", "test_cluster.py", "test_examples.py")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked long

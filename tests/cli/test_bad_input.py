@@ -22,7 +22,7 @@ from fedga.common.sealed import seal
 from fedga.data import SOURCES
 from fedga.engine import engine
 from fedga.store.store import Store
-from fedga.study import sweep
+from fedga.study import group
 from tests.cli.program import SMALL, Outcome, done, fedga, files
 
 
@@ -454,7 +454,7 @@ def test_data_that_changed_under_a_folder() -> None:
 def test_full_disk_loses_nothing_that_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     command = f"run {SMALL} --algorithm fedga,fedavg --rounds 2,4"
     done(f"{command} --out whole")
-    save, saved = sweep.save_model, []
+    save, saved = group.write_model, []
 
     def no_space(path: Path, *rest: Any) -> None:
         if len(saved) == 3:  # the two short runs are finished, the first of the long ones too, but not committed
@@ -463,7 +463,7 @@ def test_full_disk_loses_nothing_that_was_finished(monkeypatch: pytest.MonkeyPat
         save(path, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sweep, "save_model", no_space)
+        patched.setattr(group, "write_model", no_space)
         outcome = fedga(f"{command} --out out")
     assert outcome.code == 2
     assert outcome.err.splitlines()[-1].startswith("fedga: the disk that holds 'out' is full: make room")

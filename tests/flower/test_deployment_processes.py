@@ -27,13 +27,13 @@ from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
+from fedga.common import guard
 from fedga.errors import FedGAError
 from fedga.federation import connections, site
 from fedga.federation.folder import SiteFolder
 from fedga.federation.gate import SIGNED, Admitted, Gate, open_gate
 from fedga.federation.keys import make_key_pair
 from fedga.federation.output import OutputFilter
-from fedga.flower.processes import guard
 from fedga.flower.processes import superlink as superlinks
 from fedga.flower.processes.group import ProcessGroup, process_group
 from fedga.flower.processes.superlink import SuperLink

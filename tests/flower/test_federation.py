@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedga.common import guard
 from fedga.data import load_dataset, make_federation
-from fedga.flower.processes import guard
 from fedga.flower.processes.group import free_port
 from fedga.spec.settings import RunSpec
 from tests.cli.program import done

@@ -19,6 +19,8 @@ from fedga.algorithms.base import Sent, Server, Tensors, Trained, option
 from fedga.algorithms.refit import RefittedHead, logits_of_held, means_of
 from fedga.common import streams
 
+RIDGE = 1e-3  # of a class's mean variance, added to that of every direction
+
 
 @dataclass(frozen=True)
 class CCVR(RefittedHead):
@@ -60,7 +62,8 @@ class CCVR(RefittedHead):
         counts, means = sums["class_counts"][:, None, None], means_of(sums)
         scatter = sums["class_moments"] - counts * means[:, :, None] * means[:, None]
         values, axes = torch.linalg.eigh(scatter / (counts - 1).clamp(min=1))
-        values = torch.where(values > 1e-6 * values[:, -1:], values, 0.0)  # the rest is rounding, in float32
+        # Sums of float32 tell small values from 0 by rounding alone, which a root would make a thousand times larger.
+        values = values.clamp(min=0) + RIDGE * values.mean(-1, keepdim=True).clamp(min=0)
         root = (axes * values.sqrt()[:, None]) @ axes.mT
         numbers = torch.arange(len(means) * self.samples * means.shape[1])
         uniform = streams.uniform(streams.fold(torch.tensor(streams.key(0, "virtual features")), numbers))

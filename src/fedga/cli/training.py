@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from fedga.engine.profile import Profile
     from fedga.study.prepare import Preparation
+    from fedga.study.sweep import Pool
 
 ENGINES = ("built-in", "flower")
 THREADS = Number(whole=True, least=1, largest=4096)  # each has a copy of the network
@@ -36,7 +37,11 @@ def own_option(flag: str, text: str, metavar: str | None = None, panel: str | No
 
 DataDir = Annotated[Path | None, own_option("--data-dir", "Folder with data files, else FEDGA_DATA.")]
 Device = Annotated[str | None, own_option("--device", "auto, cpu, cuda or cuda:1.", "NAME")]
-Threads = Annotated[str | None, own_option("--threads", "CPU threads, else all cores.", "NUMBER")]
+Devices = Annotated[str | None, own_option("--devices", "Several, side by side: cuda:0,cuda:1 or cpu,cpu.", "LIST")]
+Cluster = Annotated[
+    str | None, own_option("--cluster", "All devices of a Ray cluster: ray, or ray://HOST:PORT.", "NAME")
+]
+Threads = Annotated[str | None, own_option("--threads", "CPU threads (of each device), else all cores.", "NUMBER")]
 Engines = Annotated[str | None, own_option("--engine", "built-in, or flower: Flower's simulation on Ray.", "NAME")]
 Track = Annotated[str | None, own_option("--track", "Log every round to wandb, mlflow or tensorboard.", "LIST")]
 
@@ -52,6 +57,8 @@ class Program:
     profile: bool = False
     track: str | None = None
     engine: str | None = None
+    devices: str | None = None
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_dir", check_data_dir(self.data_dir))
@@ -76,6 +83,29 @@ class Program:
         return engine == "flower"
 
     @property
+    def side_by_side(self) -> str:
+        """The flag by which several devices are asked for, if any; refused beside what contradicts it."""
+        given = [name for name in ("devices", "cluster") if getattr(self, name) is not None]
+        if not given:
+            return ""
+        flag = f"--{given[0]}"
+        both = [f"--{name}" for name in ("device", "devices", "cluster") if getattr(self, name) is not None]
+        if len(both) > 1:
+            raise FedGAError(f"{both[0]} and {both[1]} are both given: each says where to train, so give one of them")
+        if self.on_flower:
+            raise FedGAError(f"--engine flower places its clients by itself: leave {flag} out")
+        if self.profile:
+            raise FedGAError(f"--profile looks into one engine in this process: leave it out with {flag}")
+        from fedga.study.cluster import check_cluster, parse_devices, require_ray
+
+        if self.cluster is not None:
+            check_cluster(self.cluster)
+        elif len(parse_devices(self.devices or "")) == 1:
+            return ""
+        require_ray()
+        return flag
+
+    @property
     def trackers(self) -> tuple[str, ...]:
         return parse_services(self.track) if self.track else ()
 
@@ -88,6 +118,7 @@ class Prepared:
     preparation: Preparation
     device: torch.device
     watch: Profile
+    threads: int | None = None
 
 
 def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = True) -> Prepared:
@@ -95,15 +126,19 @@ def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = 
     cores = None if program.threads is None else THREADS.parse("--threads", program.threads)
     if program.data_dir is None:
         check_data_variable(spec.dataset for spec in runs)
-    _ = program.trackers, program.on_flower  # what is unknown or not installed is refused before anything is loaded
+    _ = (
+        program.trackers,
+        program.on_flower,
+        program.side_by_side,
+    )  # what is unknown or not installed is refused before anything is loaded
 
     import torch
 
     from fedga.cli.progress import decoding
     from fedga.engine.profile import DATA, NO_PROFILE, Stopwatch
-    from fedga.study.prepare import Preparation, choose_device
+    from fedga.study.prepare import Preparation
 
-    device = choose_device(program.device or "auto")
+    device = _device(program)
     watch = Stopwatch(device) if program.profile else NO_PROFILE
     with watch.span(DATA):
         with decoding() as progress:
@@ -111,7 +146,15 @@ def prepare(runs: Sequence[RunSpec], program: Program, *, active_chosen: bool = 
         specs = preparation.fit_active(runs, chosen=active_chosen)
     if cores is not None:
         torch.set_num_threads(int(cores))
-    return Prepared(specs, preparation, device, watch)
+    return Prepared(specs, preparation, device, watch, None if cores is None else int(cores))
+
+
+def _device(program: Program) -> torch.device:
+    """The one that is asked for; of several the first, which is of their kind."""
+    from fedga.study.cluster import parse_devices
+    from fedga.study.prepare import choose_device
+
+    return parse_devices(program.devices)[0] if program.devices else choose_device(program.device or "auto")
 
 
 def train(
@@ -122,7 +165,7 @@ def train(
     from fedga.report.tables import settings_table
     from fedga.store.archive import is_archive
     from fedga.store.store import Store
-    from fedga.study.sweep import Interrupted, Observer, run_sweep
+    from fedga.study.sweep import ExecutionConfig, Interrupted, Observer, run_sweep
 
     specs, preparation, device, on_flower = prepared.specs, prepared.preparation, prepared.device, program.on_flower
     if is_archive(folder):
@@ -133,7 +176,7 @@ def train(
             err.print(settings_table(provenance, width=err.width))
         finished = [run for run in runs if run.finished]
         already = f", {'which has' if len(specs) == 1 else f'{len(finished)} of them'} finished already"
-        where = f"Flower, {device}" if on_flower else str(device)
+        where = f"Flower, {device}" if on_flower else _several(program) or str(device)
         count = f"{len(specs)} run{'s' * (len(specs) != 1)}"
         say(f"{count} on {where}{already if finished else ''}; results go to {folder}")
         for hint in preparation.hints(specs):
@@ -149,9 +192,36 @@ def train(
                     say(f"starting Flower's simulation engine with {clients} clients, which takes some 20 seconds")
                     run_on_flower(specs, folder, clients, data_dir=program.data_dir, device=device, **common)
                 else:
-                    run_sweep(specs, store, device, preparation=preparation, profile=prepared.watch, **common)
+                    with _pool(program, len(runs) - len(finished), prepared.threads) as pool:
+                        common |= {"profile": prepared.watch, "execution": ExecutionConfig(pool=pool)}
+                        run_sweep(specs, store, device, preparation=preparation, **common)
         except Interrupted:
             fail(f"stopped; everything so far is in {folder}, and the same command continues", code=130)
+
+
+def _several(program: Program) -> str:
+    """The devices of a command in words; empty where it is one."""
+    names = (program.devices or "").split(",")
+    several = f"{len(names)} devices ({', '.join(names)})" if len(names) > 1 else ""
+    return "a Ray cluster" if program.cluster else several
+
+
+@contextmanager
+def _pool(program: Program, left: int, threads: int | None) -> Iterator[Pool | None]:
+    """The engines of several devices for the runs that are left; None where one in this process is asked for."""
+    if not program.side_by_side or not left:
+        yield None
+        return
+    from fedga.study.cluster import on_cluster, on_devices, parse_devices
+
+    say("starting Ray, which takes some seconds")
+    if program.cluster is not None:
+        opened = on_cluster(program.cluster, left, threads, program.data_dir)
+    else:
+        opened = on_devices(parse_devices(program.devices or ""), threads, program.data_dir)
+    with opened as engines:
+        say(f"Ray has room for {engines}")
+        yield engines
 
 
 @contextmanager

@@ -27,7 +27,8 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     **{"partition": ("dirichlet",), "dataset": ("digits",), "algorithm": ("fedavg", "fedga"), "alpha": (0.1,)},
     **{"preset": ("",), "seed": (0,)},
 }
-PROGRAM_KEYS = ("data_dir", "device", "engine", "out", "threads", "track")  # in a file too; they change no number
+# In a file too; they change no number.
+PROGRAM_KEYS = ("cluster", "data_dir", "device", "devices", "engine", "out", "threads", "track")
 _LONGEST_RANGE = 10_000
 _MOST_RUNS = 1_000_000
 

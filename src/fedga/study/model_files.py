@@ -122,7 +122,14 @@ def model_path(folder: Path, spec: RunSpec, averaged: bool = False) -> Path:
 def save_model(
     path: Path, spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor], beside: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Write weights and description in one step: a reader never sees half a file.
+    """`model_content`, written by `write_model`."""
+    write_model(path, spec, model_content(spec, dataset, weights, beside))
+
+
+def model_content(
+    spec: RunSpec, dataset: Dataset, weights: dict[str, Tensor], beside: Mapping[str, Tensor] | None = None
+) -> bytes:
+    """Weights and description as the content of one file.
 
     ``beside`` is what the algorithm's head needs besides the weights; None where the network's own head is used.
     """
@@ -133,7 +140,12 @@ def save_model(
     if beside is not None:
         description["head"] = "algorithm"
         weights = weights | {RECEIVED + name: value for name, value in beside.items()}
-    write_whole(path, seal(weights, description))
+    return seal(weights, description)
+
+
+def write_model(path: Path, spec: RunSpec, content: bytes) -> None:
+    """Write a model in one step, and its settings beside it: a reader never sees half a file."""
+    write_whole(path, content)
     write_whole(path.with_suffix(".json"), json.dumps(json.loads(spec.to_json()), indent=2) + "\n")
 
 

@@ -37,7 +37,7 @@ SMALL_VALUE, LARGE_VALUE = 0.01, 10.0  # outside, the usual size of a column's v
 FEW_SAMPLES = 5  # of a client on average: below, it is said
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, flag: str = "--device") -> torch.device:
     """``auto`` takes a GPU where there is one.
 
     >>> choose_device("cpu")
@@ -48,15 +48,15 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise FedGAError(f"--device {name} is not a device: give auto, cpu, cuda or cuda:1") from None
+        raise FedGAError(f"{flag} {name} is not a device: give auto, cpu, cuda or cuda:1") from None
     if device.type not in ("cpu", "cuda"):
-        raise FedGAError(f"--device {name} is not supported: give auto, cpu, cuda or cuda:1")
+        raise FedGAError(f"{flag} {name} is not supported: give auto, cpu, cuda or cuda:1")
     if device.type == "cpu" and device.index:
-        raise FedGAError(f"--device {name} is not there, the processor is one device: give --device cpu")
+        raise FedGAError(f"{flag} {name} is not there, the processor is one device: give {flag} cpu")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise FedGAError(f"--device {name} was asked for and PyTorch finds no CUDA device here: give --device cpu")
+        raise FedGAError(f"{flag} {name} was asked for and PyTorch finds no CUDA device here: give {flag} cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise FedGAError(f"--device {name} was asked for and there are only {torch.cuda.device_count()} CUDA devices")
+        raise FedGAError(f"{flag} {name} was asked for and there are only {torch.cuda.device_count()} CUDA devices")
     return device
 
 

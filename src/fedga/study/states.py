@@ -15,12 +15,30 @@ from fedga.engine.stack.stacked import StackedModel
 _ROUND = "round"  # in the file's description, beside the order of its runs
 
 
-def write_states(path: Path, states: Mapping[str, LaneState], round: int | None = None) -> None:  # noqa: A002
-    """States by run id after a round, in the order of their lanes."""
+def states_content(states: Mapping[str, LaneState], round: int | None = None) -> bytes:  # noqa: A002
+    """The content of a checkpoint: states by run id after a round, in the order of their lanes."""
     order = {f"{position:06d}": run_id for position, run_id in enumerate(states)}
-    tensors = {f"{run_id}/{name}": tensor for run_id, state in states.items() for name, tensor in state.items()}
+    return seal(joined(states), order if round is None else {**order, _ROUND: str(round)})
+
+
+def joined(states: Mapping[str, LaneState]) -> dict[str, Tensor]:
+    """All tensors of all runs, by names that `split` understands."""
+    return {f"{run_id}/{name}": tensor for run_id, state in states.items() for name, tensor in state.items()}
+
+
+def split(tensors: Mapping[str, Tensor], run_ids: Sequence[str]) -> dict[str, LaneState]:
+    """States by run id, in this order; a ``KeyError`` where a tensor is of another run."""
+    states: dict[str, dict[str, Tensor]] = {run_id: {} for run_id in run_ids}
+    for key, tensor in tensors.items():
+        run_id, _, name = key.partition("/")
+        states[run_id][name] = tensor
+    return dict(states)
+
+
+def write_states(path: Path, states: Mapping[str, LaneState], round: int | None = None) -> None:  # noqa: A002
+    """A checkpoint as a file."""
     # Bytes through Python: the library's own writer leaves a nameless file behind when it is killed.
-    path.write_bytes(seal(tensors, order if round is None else {**order, _ROUND: str(round)}))
+    path.write_bytes(states_content(states, round))
 
 
 def read_states(path: Path, round: int | None = None) -> dict[str, LaneState]:  # noqa: A002
@@ -38,13 +56,10 @@ def read_states(path: Path, round: int | None = None) -> dict[str, LaneState]:  
     written = order.pop(_ROUND, None)  # version 0.1 did not write it
     if not all(position.isdigit() for position in order) or (round is not None and written not in (None, str(round))):
         raise DamagedError(f"the checkpoint {path} is of other rounds or runs")
-    states: dict[str, dict[str, Tensor]] = {order[position]: {} for position in sorted(order)}
-    for key, tensor in file.tensors.items():
-        run_id, _, name = key.partition("/")
-        if run_id not in states:
-            raise DamagedError(f"the checkpoint {path} is of other rounds or runs")
-        states[run_id][name] = tensor
-    return dict(states)
+    try:
+        return split(file.tensors, [order[position] for position in sorted(order)])
+    except KeyError:
+        raise DamagedError(f"the checkpoint {path} is of other rounds or runs") from None
 
 
 def check_states(path: Path, states: Mapping[str, LaneState], lanes: Sequence[Lane], *, with_clients: bool) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedga.cli.commands.run import refuse_unknown
 from fedga.cli.console import err, out, say
-from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
+from fedga.cli.training import Cluster, DataDir, Device, Devices, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError, check_known
 from fedga.paper import EXPERIMENTS, SCALES, Experiment, Scope, all_runs, experiments_in, remember
 from fedga.report.words import listed
@@ -40,6 +40,8 @@ def paper(
     out_dir: Annotated[Path | None, own_option("--out", "Folder, else paper-SCALE; the same continues.")] = None,
     threads: Threads = None,
     track: Track = None,
+    devices: Devices = None,
+    cluster: Cluster = None,
     report: Annotated[bool, own_option("--report/--no-report", "Write tables, figures and page at the end.")] = True,
 ) -> None:
     """Every table and figure of the FedGA paper, beside what it printed.
@@ -63,7 +65,7 @@ def paper(
     if not experiments:
         cure = "name an experiment (`fedga paper` lists them), which then takes any data set, or give --scale quick"
         raise FedGAError(f"no experiment has {listed(scope.datasets)} among its data sets: {cure}")
-    program = Program(data_dir, device, out_dir, threads, track=track)
+    program = Program(data_dir, device, out_dir, threads, track=track, devices=devices, cluster=cluster)
     folder = program.out or Path(f"paper-{scale}")
     runs = all_runs(experiments, scope)
     refuse_unknown(runs)

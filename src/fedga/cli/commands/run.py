@@ -10,7 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from fedga.cli.console import out, say
-from fedga.cli.training import DataDir, Device, Engines, Program, Threads, Track, own_option, prepare, train
+from fedga.cli.training import (
+    Cluster,
+    DataDir,
+    Device,
+    Devices,
+    Engines,
+    Program,
+    Threads,
+    Track,
+    own_option,
+    prepare,
+    train,
+)
 from fedga.drawing.style import ALGORITHM_NAMES
 from fedga.errors import FedGAError
 from fedga.plugins import KINDS, parts, unknown
@@ -127,6 +139,8 @@ def command(
     profile: Annotated[bool, own_option("--profile", "Show where a round's time goes; writes profile.json.")] = False,
     track: Track = None,
     engine: Engines = None,
+    devices: Devices = None,
+    cluster: Cluster = None,
 ) -> None:
     """Train and compare algorithms on one machine.
 
@@ -139,7 +153,8 @@ def command(
     """
     sweep = build_sweep({name: parse_list(name, text) for name, text in settings.items() if text is not None}, config)
     refuse_unknown(sweep.runs)
-    program = Program(data_dir, device, out_dir, threads, profile, track, engine).completed(sweep.program)
+    given = Program(data_dir, device, out_dir, threads, profile, track, engine, devices, cluster)
+    program = given.completed(sweep.program)
     active = [line.source for line in sweep.provenance if line.setting == "active"]
     chosen = not all(source.startswith(("preset", "default")) for source in active)
     prepared = prepare(sweep.runs, program, active_chosen=chosen)

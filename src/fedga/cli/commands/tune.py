@@ -11,7 +11,7 @@ import typer
 from fedga.cli.commands.choose import VALIDATE
 from fedga.cli.commands.run import default_folder, refuse_unknown, setting_option
 from fedga.cli.console import out, say
-from fedga.cli.training import DataDir, Device, Program, Threads, Track, own_option, prepare, train
+from fedga.cli.training import Cluster, DataDir, Device, Devices, Program, Threads, Track, own_option, prepare, train
 from fedga.errors import FedGAError
 from fedga.paper import LEARNING_RATES
 from fedga.spec.grid import build_sweep, parse_list
@@ -39,6 +39,8 @@ def tune(
     out_dir: Annotated[Path | None, own_option("--out", "Folder for results; the same one continues.")] = None,
     threads: Threads = None,
     track: Track = None,
+    devices: Devices = None,
+    cluster: Cluster = None,
 ) -> None:
     """Grid search of the learning rate, for each data set and α on its own.
 
@@ -64,7 +66,7 @@ def tune(
 
     for name, options in map(parse_algorithm, others):  # each can be made: known before the search, not after it
         make_algorithm(name, **dict(options))
-    program = Program(data_dir, device, out_dir, threads, track=track)
+    program = Program(data_dir, device, out_dir, threads, track=track, devices=devices, cluster=cluster)
     folder = out_dir or default_folder(sweep.runs).with_name(f"tune-{default_folder(sweep.runs).name}")
     prepared = prepare(sweep.runs, program, active_chosen=False)
     train(prepared, folder, program, axes=(*sweep.axes, "validate"))

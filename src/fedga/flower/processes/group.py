@@ -1,7 +1,7 @@
 """Flower's programs as child processes: started in an environment of our own, and ended together.
 
 ``home`` is a folder for one federation and one process at a time. Exceptions end the children on their way out; if this
-very process is killed, ``guard.py`` does, and the next ``process_group`` waits for what is left.
+very process is killed, `fedga.common.guard` does, and the next ``process_group`` waits for what is left.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedga.common import guard
 from fedga.errors import FedGAError, needs_extra
-from fedga.flower.processes import guard
 from fedga.plugins import child_env
 
 LOOPBACK = "127.0.0.1"
@@ -84,21 +84,10 @@ def process_group(home: Path) -> Iterator[ProcessGroup]:
         except OSError:
             raise FedGAError(f"another process works in {home}: wait until it has ended, or stop it") from None
         guard.end(f"{of_home}.")
-        watcher = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, group.mark],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
         try:
-            yield group
+            with guard.watching(group.mark):
+                yield group
         finally:
-            assert watcher.stdin is not None
-            watcher.stdin.close()  # at which it ends the group, as it would if we were dead, and then itself
-            while watcher.returncode is None:
-                with contextlib.suppress(KeyboardInterrupt):  # once more: the few seconds are needed
-                    watcher.wait()
             for process in group.started:
                 process.wait()
                 if process.stdout is not None:

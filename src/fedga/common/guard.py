@@ -8,10 +8,12 @@ the pipe to it or is gone, and then ends every process with that mark.
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 VARIABLE = "FEDGA_GROUP"
@@ -39,6 +41,26 @@ def end(mark: str) -> None:
                 os.kill(pid, number)
         asked |= left
         time.sleep(_CHECK_EVERY_S)
+
+
+@contextlib.contextmanager
+def watching(mark: str, folder: str | None = None) -> Iterator[None]:
+    """Every process with this mark ends with the block, or with this process, and the folder is removed."""
+    watcher = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, mark, *([folder] if folder else [])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        assert watcher.stdin is not None
+        watcher.stdin.close()  # at which it ends the group, as it would if we were dead, and then itself
+        while watcher.returncode is None:
+            with contextlib.suppress(KeyboardInterrupt):  # once more: the few seconds are needed
+                watcher.wait()
 
 
 def _of_proc(mark: str) -> tuple[set[int], dict[int, int]]:
@@ -69,7 +91,7 @@ def _of_ps(mark: str) -> tuple[set[int], dict[int, int]]:
     return marked, parents
 
 
-def _watch(mark: str) -> None:
+def _watch(mark: str, *folders: str) -> None:
     parent = os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -78,7 +100,9 @@ def _watch(mark: str) -> None:
         if readable and not os.read(sys.stdin.fileno(), 1):
             break
     end(mark)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    _watch(sys.argv[1])
+    _watch(*sys.argv[1:])
