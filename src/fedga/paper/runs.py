@@ -17,6 +17,7 @@ from typing import Any
 
 from fedga.common.files import read_text
 from fedga.errors import FedGAError, check_known
+from fedga.spec.catalog import find_source
 from fedga.spec.grid import build_sweep
 from fedga.spec.presets import STRONG, preset_settings
 from fedga.spec.settings import RunSpec
@@ -32,6 +33,7 @@ FILE_NAME = "paper.jsonl"
 _DIGEST = "sha256"
 _LISTS = ("datasets", "alphas", "seeds", "algorithms")
 _MOST_VALUES = 1000  # in one list of a note
+_ALL, _USUAL = "*", "usual"  # for a setting: all names of its registry; the augmentation that is usual on a data set
 
 _QUICK_DATASET, _QUICK_SEEDS = "digits", (0, 1, 2)
 _OTHER_QUICK_SEEDS, _OTHER_QUICK_ALPHAS = (0, 1), (0.05, 0.5)
@@ -62,7 +64,8 @@ class RunGroup:
     """Runs of an experiment that differ in data set, α, algorithm and seed alone.
 
     ``algorithms``: where given, the part has these whatever the scope says. ``strongest``: only the smallest α.
-    ``epochs`` keeps the total local work of the published rounds.
+    ``epochs`` keeps the total local work of the published rounds. A setting or an algorithm that is "*" stands for all
+    built-in names, ``augment = "usual"`` for what the catalogue says of the data set.
     """
 
     preset: str = "paper"
@@ -84,6 +87,7 @@ class Experiment:
     alphas: tuple[float, ...] = ALPHAS
     algorithms: tuple[str, ...] = COLUMNS
     seeds: tuple[int, ...] = SEEDS
+    quick: Mapping[str, Any] = field(default_factory=dict)  # settings at that scale, on the embedded data
 
     def datasets_in(self, scope: Scope) -> tuple[str, ...]:
         """The experiment's own data sets; those of the scope that are among them; or, if none is, the scope's."""
@@ -126,10 +130,30 @@ class Experiment:
             "diagnose_every": 10 if rounds <= _SHORT else 25,
             **({"local_epochs": part.epochs} if part.epochs else {}),
             **part.settings,
+            **(self.quick if scope.scale == "quick" and dataset == _QUICK_DATASET else {}),
         }
-        algorithms = part.algorithms or scope.algorithms or self.algorithms
-        lists = {name: [value] for name, value in settings.items()}
+        lists = {name: _values(name, value, dataset) for name, value in settings.items()}
+        chosen = part.algorithms or scope.algorithms or self.algorithms
+        algorithms = list(dict.fromkeys(name for each in chosen for name in _values("algorithm", each, dataset)))
         return build_sweep({**lists, "algorithm": algorithms, "seed": self.seeds_in(scope, dataset)}).runs
+
+
+def _values(setting: str, value: Any, dataset: str) -> Sequence[Any]:
+    """What a setting is in turn."""
+    if setting == "augment" and value == _USUAL:
+        source = find_source(dataset)
+        return ["" if source is None else source.augment]
+    return _registered(setting) if value == _ALL else [value]
+
+
+def _registered(setting: str) -> Sequence[str]:
+    """The built-in names; they are loaded here, since a list of the experiments needs no torch."""
+    from fedga.algorithms import ALGORITHMS
+    from fedga.selection import SELECTIONS
+    from fedga.servers import SERVERS
+
+    names: Mapping[str, Sequence[str]] = {"algorithm": [*ALGORITHMS], "select": [*SELECTIONS], "server": [*SERVERS]}
+    return names[setting]
 
 
 def _rounds(scale: str, part: RunGroup, dataset: str, alpha: float) -> int:

@@ -40,6 +40,7 @@ class Source:
     shape: tuple[int, int, int]  # channels, height, width
     licence: str
     citation: str
+    augment: str = ""  # how training pictures are usually changed, as --augment takes it
     mirrored: bool = True  # whether a mirrored picture shows the same thing: --augment mirror
     class_names: tuple[str, ...] = ()  # empty where the files name the classes
     hub: Hub | None = None

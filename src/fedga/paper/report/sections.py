@@ -15,6 +15,8 @@ from fedga.paper.report.agreement import agreement_summary, agreement_table, com
 from fedga.paper.report.arms import arms
 from fedga.paper.report.beyond import beyond_headline, beyond_picture, beyond_table, strong_headline, strong_table
 from fedga.paper.report.binary import binary_headline, binary_picture
+from fedga.paper.report.related import MODELS, compare_methods, differences_table, ranks_table, related_headline
+from fedga.paper.report.related_pictures import differences_picture, ranks_picture
 from fedga.paper.report.scores import MOMENTS, Reading, paper_table, score_table
 from fedga.paper.report.speed import speed_headline, speed_table
 from fedga.paper.report.tuning import chosen_rates, tuning_headline, tuning_table
@@ -306,6 +308,21 @@ def _beyond(material: Material) -> Content:
     return f"{headline}.", [beyond_table(found)], [picture]
 
 
+def _related(material: Material) -> Content:
+    """The last model first, and what the averaged one says of the strong setting, which has it."""
+    found = {model: compare_methods(material.curves, material.specs, model) for model in MODELS}
+    last, headline = found["last"], related_headline(found["last"])
+    presets = list(dict.fromkeys(place.preset for place in last.places))
+    tables = [differences_table(found[model], preset) for preset in presets for model in MODELS]
+    title = "Which methods help where: the difference to FedAvg"
+    drawn = [Picture("related", title, partial(differences_picture, last), alt=headline)]
+    if last.ranking is not None:
+        title = "Mean ranks and the critical difference"
+        tables.insert(0, ranks_table(last, last.ranking))
+        drawn.append(Picture("related-ranks", title, partial(ranks_picture, last.ranking), alt=last.ranking.words))
+    return headline, tables, drawn
+
+
 SECTIONS: Mapping[str, Callable[[Material], Content]] = {
     "table-main": _main,
     "table-80": _at_80,
@@ -323,4 +340,5 @@ SECTIONS: Mapping[str, Callable[[Material], Content]] = {
     "readings": _readings,
     "strong": _strong,
     "beyond": _beyond,
+    "related": _related,
 }
