@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 CORE := tests/losses tests/measures/test_asymmetry.py tests/measures/test_scores.py tests/algorithms tests/spec \
 	tests/common/test_streams.py tests/data/test_partitions.py tests/engine/test_engine_equals_reference.py
 
-.PHONY: demo quick test long fuzz federations check browser docs architecture format bench clean
+.PHONY: demo quick test long fuzz federations check browser docs architecture methods format bench clean
 
 demo: $(READY)  ## FedAvg against FedGA on digits that ship with scikit-learn: a table, and pictures in demo/
 	$(BIN)/fedga run --out demo
@@ -51,6 +51,9 @@ docs: $(READY)  ## the documentation as a site, in site/: open site/index.html
 
 architecture: $(READY)  ## the picture of the rooms and their imports, in docs/pictures/
 	$(BIN)/python tools/draw_architecture.py
+
+methods: $(READY)  ## a page per algorithm from its declaration and results/related-digits, in docs/methods/
+	$(BIN)/python tools/write_methods.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

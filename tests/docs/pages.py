@@ -10,8 +10,11 @@ from pathlib import Path
 from tests.docs.blocks import ROOT
 
 RUNNER = Path(__file__).with_name("blocks.py")
+# Written by a program: `test_methods` checks the commands of all of them at once.
+METHOD_PAGES = sorted(ROOT.glob("docs/methods/*.md"))
 PAGES = sorted(
-    [*ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    {*ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"}
+    - {*METHOD_PAGES}
 )
 # These train for long, or wait for servers and sites: `make test` only reads their commands, `make long` runs them.
 LONG_PAGES = [

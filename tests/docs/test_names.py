@@ -15,7 +15,7 @@ WRITTEN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md
 PAGES = [*WRITTEN, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 OLD = ROOT / "docs" / "migration.md"  # names modules of 0.1, each with a test of its own
 NAME = re.compile(r"(?<![\w./-])(?<!entry-points\.\")fedga(?:\.[A-Za-z_]\w*)+")
-FILES = {"fedga.toml", "fedga.css"}
+FILES = {"fedga.toml", "fedga.css", "fedga.md", "fedga.svg"}
 PATH = re.compile(r"(?<![\w./-])((?:src/fedga|tests|docs|tools|benchmarks)/[\w./-]*\w/?)")
 
 

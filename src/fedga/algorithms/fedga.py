@@ -1,7 +1,10 @@
 """FedGA: gradient alignment through calibrated labels, Eq. (10) of the paper.
 
+``CE(p, q)`` with ``q_y = 1`` and ``q_i = (N_y - N_i) / N_y · p_i`` for the other classes, held fixed. Its gradient is
+that of ``-log p_y + λ Σ_i ((N_i / N_y)^γ - 1) p_i``, λ (``strength``) and γ (``power``) being 1. A class of which there
+are more samples than of y has a negative label, which is neither clamped nor normalised. `fedga` counts the client's
+samples, `fedga-batch` those of each batch, as the authors' program does. The loss is in ``fedga.losses.calibration``.
 Xiao, Zuo and Wang. FedGA: Federated Learning with Gradient Alignment for Error Asymmetry Mitigation. AAAI 2025.
-The loss itself lives in ``fedga.losses.calibration``.
 """
 
 from dataclasses import dataclass

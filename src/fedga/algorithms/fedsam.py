@@ -1,7 +1,8 @@
 """FedSAM: every local step follows the gradient at the worst point nearby, which leads to flat minima.
 
-``g(w + ρ g(w) / ||g(w)||)``; two passes a step. Qu, Li, Duan, Liu, Tang and Lu. Generalized Federated Learning via
-Sharpness Aware Minimization. ICML 2022, Algorithm 1 (and Caldarola, Caputo and Ciccone, ECCV 2022).
+``g(w + ρ g(w) / ||g(w)||)``; two passes a step.
+Qu, Li, Duan, Liu, Tang and Lu. Generalized Federated Learning via Sharpness Aware Minimization. ICML 2022, Algorithm 1
+(and Caldarola, Caputo and Ciccone, ECCV 2022).
 """
 
 from collections.abc import Callable

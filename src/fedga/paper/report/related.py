@@ -117,6 +117,7 @@ class Comparison:
     places: tuple[Place, ...]
     cells: Mapping[tuple[Method, Place], Difference]
     plain: Mapping[Place, tuple[float, ...]]  # FedAvg's accuracy by seed
+    curves: Mapping[tuple[Method, Place], tuple[Curve, ...]]  # by seed
     model: str = "last"
 
     def at(self, method: Method, place: Place) -> Difference:
@@ -207,7 +208,8 @@ def compare_methods(curves: Sequence[Curve], specs: Mapping[str, RunSpec], model
     if len(methods) < 2:
         raise FedGAError("there is nothing to compare: give FedAvg and other methods")
     levels = {place: score_of(list(plain[place].values()), Reading(model=model)).values for place in places}
-    result = Comparison((), tuple(places), cells, levels, model)
+    by_seed = {key: tuple(of[seed] for seed in sorted(of)) for key, of in found.items()}
+    result = Comparison((), tuple(places), cells, levels, by_seed, model)
     return replace(result, methods=tuple(sorted(methods, key=lambda method: _order(result, method))))
 
 
