@@ -252,14 +252,19 @@ def _index(rows: Sequence[Mapping[str, Any]], runs: Runs) -> Iterator[str]:
     if runs.found.ranking is not None:
         yield f"![Mean ranks of the methods]({PICTURES['related-ranks']})\n"
     yield (
-        "Differences are paired by seed, since the seeds differ more than the methods do. Mean ranks and the critical "
-        "difference are those of Demšar (Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 2006). "
+        "Differences are paired by seed: both runs have the same partition and first weights. Mean ranks and critical "
+        "difference are as in Demšar (Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 2006). "
         "Settings of one small data set are few for so many methods, and not independent of each other.\n"
     )
-    yield "The same again, in minutes; the second command is the study as it is meant, on MNIST, CIFAR-10 and SVHN:\n"
+    yield "The same again, in minutes; and the study as it is meant, on MNIST, CIFAR-10 and SVHN:\n"
     yield (
         '```sh check="it trains, and needs the data"\nfedga paper related --scale quick --out related-digits\n'
         "fedga paper related --out related\n```\n"
+    )
+    yield "Two seeds of everything tell where to spend the other three; both commands write into one report:\n"
+    yield (
+        '```sh check="it trains, and needs the data"\nfedga paper related --seeds 0-1 --out related\n'
+        "fedga paper related --seeds 2-4 --algorithms fedavg,fedga,fedacg --out related\n```\n"
     )
 
 

@@ -123,7 +123,7 @@ def ranks_picture(ranking: Ranking) -> Figure:
         size = PanelSize(5.2, height, left, right, top=0.75, bottom=0.05)
         caption = f"{ranking.words} A bar joins methods that it cannot tell apart."
         figure, [axes] = compose(1, 1, size, title="Mean ranks and the critical difference", caption=caption)
-        low, high = np.floor(ranking.means[0]), max(np.ceil(ranking.means[-1]), np.floor(ranking.means[0]) + 1)
+        low, high = np.floor(ranking.means[0] - 0.25), np.ceil(ranking.means[-1] + 0.25)
         axes.set(xlim=(low, high), ylim=(height, 0))
         axes.grid(visible=False)
         axes.xaxis.tick_top()
