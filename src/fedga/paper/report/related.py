@@ -178,7 +178,8 @@ class Ranking:
         chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
         return (
             f"Mean rank over {plural(len(self.ranks), 'setting')} (data set, α, paper's or strong), 1 is best; a rule "
-            "or optimiser that one of the settings has already is not ranked. Friedman test that all "
+            "or optimiser that one of the settings has already is not ranked, and a method with a run that diverged is "
+            "last in that setting. Friedman test that all "
             f"{len(self.methods)} are alike: χ² = {statistic:.1f}, {chance}. Critical difference (Nemenyi, 5 %): "
             f"{self.critical:.1f} ranks."
         )
