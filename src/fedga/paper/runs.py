@@ -88,6 +88,7 @@ class Experiment:
     algorithms: tuple[str, ...] = COLUMNS
     seeds: tuple[int, ...] = SEEDS
     quick: Mapping[str, Any] = field(default_factory=dict)  # settings at that scale, on the embedded data
+    by_name_only: bool = False  # whether `fedga paper all` leaves it out
 
     def datasets_in(self, scope: Scope) -> tuple[str, ...]:
         """The experiment's own data sets; those of the scope that are among them; or, if none is, the scope's."""
@@ -187,6 +188,7 @@ def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 EXPERIMENTS: Mapping[str, Experiment] = _read_experiments()
+IN_ALL = tuple(each for each in EXPERIMENTS.values() if not each.by_name_only)
 LEARNING_RATES = tuple(part.settings["lr"] for part in EXPERIMENTS["tuning"].parts)
 
 
@@ -196,8 +198,8 @@ def experiments_in(name: str, scope: Scope) -> list[Experiment]:
     if name != "all":
         return [EXPERIMENTS[name]]
     if not scope.datasets or scope.scale == "quick":
-        return list(EXPERIMENTS.values())
-    return [each for each in EXPERIMENTS.values() if set(each.datasets) & set(scope.datasets)]
+        return list(IN_ALL)
+    return [each for each in IN_ALL if set(each.datasets) & set(scope.datasets)]
 
 
 def all_runs(experiments: Iterable[Experiment], *scopes: Scope) -> list[RunSpec]:

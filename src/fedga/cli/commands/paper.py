@@ -116,7 +116,7 @@ def _print_list() -> None:
     fields = {"name": "name", "in the paper": "where", "shows": "shows"}.items()
     every = EXPERIMENTS.values()
     columns = [Column(heading, [Text(getattr(each, field)) for each in every]) for heading, field in fields]
-    caption = f"fedga paper NAME [--scale {'|'.join(SCALES)}]; fedga paper all runs all, each run once."
+    caption = f"fedga paper NAME [--scale {'|'.join(SCALES)}]; fedga paper all runs all but related, each run once."
     out.print(make_table(columns, title="Experiments", caption=caption, width=out.width))
 
 

@@ -20,7 +20,7 @@ from fedga.paper.report.related_pictures import differences_picture, ranks_pictu
 from fedga.paper.report.scores import MOMENTS, Reading, paper_table, score_table
 from fedga.paper.report.speed import speed_headline, speed_table
 from fedga.paper.report.tuning import chosen_rates, tuning_headline, tuning_table
-from fedga.paper.runs import BEYOND, EXPERIMENTS, Experiment, Scope, all_runs, asked
+from fedga.paper.runs import BEYOND, EXPERIMENTS, IN_ALL, Experiment, Scope, all_runs, asked
 from fedga.report.curves import Curve, read_curves
 from fedga.report.documents import Cell, Picture, Section, Table
 from fedga.report.figures.clients import before_after_algorithms
@@ -83,7 +83,7 @@ def paper_commands(folder: Path, into: str) -> tuple[list[str], set[str]]:
         for kind in ("datasets", "alphas", "seeds", "algorithms"):
             values = getattr(scope, kind)
             words += [f"--{kind}", values_text(values)] if values else []
-        chosen = ["all"] if set(names) == set(EXPERIMENTS) else names
+        chosen = ["all"] if set(names) == {each.name for each in IN_ALL} else names
         commands += [shlex.join(["fedga", "paper", name, *words, "--out", into]) for name in chosen]
         covered |= {spec.run_id for spec in all_runs([EXPERIMENTS[name] for name in names], scope)}
     return commands, covered
