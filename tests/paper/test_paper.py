@@ -91,7 +91,8 @@ def test_beyond_shares_its_ends_with_the_main_table_and_the_strong_setting() -> 
 def test_quick_needs_no_data_but_the_embedded_ones() -> None:
     runs = all_runs(EXPERIMENTS.values(), QUICK)
     assert {spec.dataset for spec in runs} == {"digits"}
-    assert sum(spec.rounds for spec in runs) < 25_000
+    assert sum(spec.rounds for spec in all_runs(experiments_in("all", QUICK), QUICK)) < 25_000
+    assert EXPERIMENTS["related"] not in experiments_in("all", FULL)
     assert all(each.runs(QUICK) for each in EXPERIMENTS.values() if each.parts)
 
 
