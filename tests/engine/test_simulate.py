@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from fedga import FedGAError, simulate
 from fedga.algorithms import Algorithm, Sent, Server
+from fedga.algorithms.base import Tensors
 from fedga.data import load_dataset, make_federation
 from fedga.data.federation import Dataset, Federation
 from fedga.selection import make_selection
 from fedga.selection.in_turn import InTurn
-from tests.engine.runs import make_uneven_federation
+from tests.engine.runs import make_dataset, make_uneven_federation
 
 
 def network(outputs: int) -> nn.Module:
@@ -122,3 +123,21 @@ def test_a_rule_and_a_share_may_be_given_as_values() -> None:
     assert given.rounds == named.rounds
     assert simulate(federation, "mlp", "fedavg", select=InTurn, availability=0.5, **settings).rounds == named.rounds
     assert given.rounds != simulate(federation, "mlp", "fedavg", **settings).rounds
+
+
+@dataclass(frozen=True)
+class Directions(Algorithm):
+    """A head that divides by a length, which rows of zeros do not have."""
+
+    def head(self, features: Tensor, params: Tensors, received: Tensors) -> Tensor:
+        *_, weight, _ = params.values()
+        return (features / features.norm(dim=-1, keepdim=True)) @ weight.mT
+
+
+@pytest.mark.parametrize("algorithm", [Directions(), "fedrl", "bandit"], ids=str)
+def test_convolutions_whose_batches_have_padding_and_whose_server_takes_gradients(algorithm: Any) -> None:
+    federation = make_uneven_federation(make_dataset((1, 16, 16)))
+    rule = {"select": "bandit:estimate=auxiliary"} if algorithm == "bandit" else {}
+    used = "fedavg" if algorithm == "bandit" else algorithm
+    result = simulate(federation, "lenet", used, rounds=2, active=3, batch_size=8, **rule)
+    assert all(value.isfinite().all() for value in result.model.state_dict().values())

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import grad, vmap
 
 from fedga.models import build_model
 from fedga.models.on_cpu import convolve, pool_pairs
@@ -29,6 +30,28 @@ def test_a_convolution_and_its_derivatives(stride: int, padding: tuple[int, int]
     derivatives = (torch.autograd.grad(each, of, direction) for each, of in ((found, ours), (expected, theirs)))
     for actual, wanted in zip(*derivatives, strict=True):
         torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_inside_transformations_they_are_pytorch_s_own() -> None:
+    """A server differentiates the network for every class at once; a user may ask for a second derivative."""
+    torch.manual_seed(0)
+    weights, x = torch.randn(2, 7, 3, 3, 3), torch.randn(4, 3, 9, 8)
+
+    def ours(weight: Tensor) -> Tensor:
+        return pool_pairs(convolve(x, weight, None, 1, (0, 0))).square().sum()
+
+    def theirs(weight: Tensor) -> Tensor:
+        return F.max_pool2d(F.conv2d(x, weight), 2).square().sum()
+
+    for twice in (grad, lambda loss: grad(lambda weight: grad(loss)(weight).square().sum())):
+        found, expected = (vmap(twice(loss))(weights) for loss in (ours, theirs))
+        torch.testing.assert_close(found, expected)
+
+
+def test_one_picture_without_an_axis_of_samples() -> None:
+    x = torch.randn(3, 9, 8, requires_grad=True)
+    weight = torch.randn(7, 3, 3, 3)
+    assert torch.equal(convolve(x, weight, None, 1, (0, 0)), F.conv2d(x, weight))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
     places: slice
 
 
-class Whose(NamedTuple):
+class SlotOwners(NamedTuple):
     """Which clients the slots of a segment are."""
 
     position: int  # of the segment
@@ -56,10 +56,11 @@ class TrainedChunk:
     chunk: Chunk
     update: Tensor  # [lanes, parameters]
     buffers: Tensor  # [lanes, buffers]
-    whose: list[Whose]
+    owners: list[SlotOwners]
     reports: list[dict[str, Tensor]]
     client_states: list[dict[str, Tensor]]
     local_models: tuple[Tensor, Tensor] | None  # parameters and buffers of every slot, where they are asked for
+    steps: int
 
 
 class Engine:
@@ -240,13 +241,16 @@ class Engine:
             return self._train_chunk(model, chunk, asked, shares, weights, keep)
 
         whole = Chunk(slice(0, len(self.lanes)), slice(0, clients.shape[1]))
-        for parts in self.workers.map(work, self._chunks(whole), amount=float(sizes.sum())):
+        steps: list[int] = []
+        amount = None if keep else lambda: sum(steps)  # with local models comes more than training
+        for parts in self.workers.map(work, self._chunks(whole), amount):
             for part in parts:
+                steps.append(part.steps)
                 update[part.chunk.lanes] += part.update
                 buffers[part.chunk.lanes] += part.buffers
-                for whose, report, kept in zip(part.whose, part.reports, part.client_states, strict=True):
-                    reports[whose.position].append(report)
-                    self._keep(whose, kept, chosen)
+                for owners, report, kept in zip(part.owners, part.reports, part.client_states, strict=True):
+                    reports[owners.position].append(report)
+                    self._keep(owners, kept, chosen)
                 if part.local_models is not None and asked.examine:
                     examined.append(self._evaluate_slots(part.chunk, part.local_models))
                 if part.local_models is not None and asked.keep_models:
@@ -270,16 +274,16 @@ class Engine:
             class_counts=self.table.class_counts[self.table.of_lane[:, None], clients],
         )
 
-    def _keep(self, whose: Whose, kept: dict[str, Tensor], chosen: Chosen) -> None:
+    def _keep(self, owners: SlotOwners, kept: dict[str, Tensor], chosen: Chosen) -> None:
         """What clients keep; those that were not there keep what they had."""
-        home = self.segments[whose.position]
+        home = self.segments[owners.position]
         if chosen.counts is None or not home.client_state:
-            home.put(whose.lanes, whose.clients, kept)
+            home.put(owners.lanes, owners.clients, kept)
             return
-        rows = chosen.clients[home.lanes][whose.lanes] == whose.clients[:, None]
-        there = torch.tensor(chosen.counts, device=self.device)[home.lanes][whose.lanes]
+        rows = chosen.clients[home.lanes][owners.lanes] == owners.clients[:, None]
+        there = torch.tensor(chosen.counts, device=self.device)[home.lanes][owners.lanes]
         present = rows.long().argmax(1) < there
-        home.put(whose.lanes[present], whose.clients[present], rows_of(kept, present))
+        home.put(owners.lanes[present], owners.clients[present], rows_of(kept, present))
 
     def _train_chunk(
         self, model: StackedModel, chunk: Chunk, asked: Train, shares: Tensor, weights: Tensor, keep: bool
@@ -314,8 +318,8 @@ class Engine:
             | (part.own.of_model(result.params[part.slots], result.buffers[part.slots]) if part.own else {})
             for part, state in zip(slots.segments, result.client_states, strict=True)
         ]
-        whose = [Whose(part.position, part.lanes, part.clients) for part in slots.segments]
-        return [TrainedChunk(chunk, update, buffers, whose, reports, states, models)]
+        owners = [SlotOwners(part.position, part.lanes, part.clients) for part in slots.segments]
+        return [TrainedChunk(chunk, update, buffers, owners, reports, states, models, int(slots.plan.steps.sum()))]
 
     def _part(self, chosen: Chosen, chunk: Chunk) -> Chosen:
         (lanes, places), counts = chunk, chosen.counts

@@ -55,11 +55,11 @@ class Profile:
     def works_in(self, workers: str) -> None:
         """What carries such work, as "2 processes"."""
 
-    def taken(self) -> Any:
+    def take(self) -> Any:
         """What workers have measured since the last call, to be handed over from their process."""
 
     def add(self, measured: Any) -> None:
-        """What workers of another process have `taken`."""
+        """What workers of another process have measured; None where the caller did their work, and measured it."""
 
 
 NO_PROFILE = Profile()
@@ -163,13 +163,15 @@ class Stopwatch(Profile):
     def works_in(self, workers: str) -> None:
         self.workers = workers
 
-    def taken(self) -> tuple[Counter[str], int]:
+    def take(self) -> tuple[Counter[str], int]:
         with self._lock:
             found = self._worked, self._steps
             self._worked, self._steps = Counter(), 0
         return found
 
-    def add(self, measured: tuple[Counter[str], int]) -> None:
+    def add(self, measured: tuple[Counter[str], int] | None) -> None:
+        if measured is None:
+            return
         worked, steps = measured
         with self._lock:
             self._worked.update(worked)
@@ -179,11 +181,13 @@ class Stopwatch(Profile):
         phase = self._main.phases[-1]
 
         def timed(*args: Any) -> Any:
-            clock = self._thread.clock = _Clock(phase)
+            before, clock = getattr(self._thread, "clock", None), _Clock(phase)
+            self._thread.clock = clock
             try:
                 return work(*args)
             finally:
                 clock.tick()
+                self._thread.clock = before
                 with self._lock:
                     self._worked.update(clock.seconds)
 
@@ -217,7 +221,7 @@ class Stopwatch(Profile):
         if clock is not self._main or len(clock.phases) > 1:
             return
         seconds, clock.seconds = clock.seconds, Counter()
-        worked, steps = self.taken()
+        worked, steps = self.take()
         self._stage.client_steps += steps
         if total := sum(worked.values()):
             waited = sum(seconds.pop(phase, 0.0) for phase in worked)

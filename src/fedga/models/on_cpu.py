@@ -16,18 +16,21 @@ def is_channels_last(x: Tensor) -> bool:
     return x.dim() == 4 and x.shape[1] > 1 and x.stride(1) == 1  # inside vmap nobody may ask for more than strides
 
 
+def _is_transformed() -> bool:
+    """Whether `torch.func` maps or differentiates what is computed here: it knows PyTorch's own operations best."""
+    return torch._C._are_functorch_transforms_active()
+
+
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: tuple[int, int]) -> Tensor:
     """``torch.nn.functional.conv2d``."""
-    on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
-    if on_cpu and torch.is_grad_enabled() and x.requires_grad and not is_channels_last(x):
+    pictures = x.device.type == "cpu" and x.dtype == torch.float32 and x.dim() == 4 and not is_channels_last(x)
+    if pictures and torch.is_grad_enabled() and x.requires_grad and not _is_transformed():
         return _NarrowConvolution.apply(x, weight, bias, stride, padding)
     return F.conv2d(x, weight, bias, stride, padding)
 
 
 class _NarrowConvolution(torch.autograd.Function):
     """A convolution of few channels, plane by plane, with `convolution_gradient`."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: tuple[int, int]) -> Tensor:
@@ -114,10 +117,6 @@ class _PairPooling(torch.autograd.Function):
         ctx.size = inputs[0].shape[-2:]
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _PairPooling.apply(x.movedim(in_dims[0], 0)), (0, 0, 0)
-
-    @staticmethod
     def backward(ctx: Any, by_y: Tensor, *_: Tensor) -> Tensor:
         # As parts of complex numbers is the fastest way to interleave left and right.
         by_x = torch.view_as_real(torch.complex(*by_halves(by_y, *ctx.saved_tensors))).flatten(-2)
@@ -127,6 +126,8 @@ class _PairPooling(torch.autograd.Function):
 
 def pool_pairs(x: Tensor) -> Tensor:
     """``torch.nn.functional.max_pool2d(x, 2)``."""
+    if _is_transformed():
+        return F.max_pool2d(x, 2)
     if torch.is_grad_enabled():
         return _PairPooling.apply(x)[0]
     rows = torch.maximum(*halves(x))

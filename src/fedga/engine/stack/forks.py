@@ -4,6 +4,7 @@ A fork shares everything the caller has, copy-on-write: networks, samples and cl
 only results come back, through a pipe. Nothing outlives the call, so that a killed worker costs one piece of work.
 """
 
+import ctypes
 import gc
 import os
 import pickle
@@ -11,10 +12,13 @@ import selectors
 import signal
 import struct
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -23,8 +27,9 @@ from torch import Tensor
 _NUMBER = struct.Struct("<Q")
 _HEADER = struct.Struct("<QQ")  # number of a piece and bytes that follow: none where it is begun, or has failed
 _BEGUN, _FAILED, _DONE = b"b", b"f", b"d"
-_MOST_PIECES = 4096  # whose numbers a pipe takes at once; more go together
 _PIPE_BYTES = 1 << 20  # so that a worker need not wait until its result is read
+_AHEAD = 2  # pieces for every worker that are begun before the caller has taken the results of those before
+_PR_SET_PDEATHSIG = 1  # of prctl.h
 
 
 def why_no_forks() -> str | None:
@@ -36,51 +41,81 @@ def why_no_forks() -> str | None:
     return None
 
 
+def is_at_work_elsewhere() -> bool:
+    """Whether another thread may be inside PyTorch: a forked process would find the lock it holds held for ever."""
+    own = threading.get_ident()
+    return any(_uses_torch(frame) for thread, frame in sys._current_frames().items() if thread != own)
+
+
+def _uses_torch(frame: FrameType) -> bool:
+    """Whether the innermost function of a thread is PyTorch's, or of a module that knows PyTorch."""
+    names = (getattr(each, "__module__", None) or getattr(each, "__name__", "") for each in frame.f_globals.values())
+    return any(str(name).partition(".")[0] == "torch" for name in (frame.f_globals.get("__name__"), *names))
+
+
 def map_in_forks(
-    work: Callable[[Any], Any], items: Sequence[Any], count: int, lost: Callable[[int], None]
+    work: Callable[[Any], Any],
+    items: Sequence[Any],
+    count: int,
+    noticed: Callable[[str], None],
+    here: Callable[[Any], Any] | None = None,
 ) -> Iterator[Any]:
     """``work`` of all items in ``count`` processes, results in the order of the items.
 
-    What a process could not finish, since it was killed or failed, the caller does itself: an error is then raised
-    where it can be seen. ``lost`` hears the signal that ended a process.
+    What a process could not finish, since it was killed or failed, the caller does itself, by ``here`` where that is
+    given: an error is then raised where it can be seen. ``noticed`` hears of a process that was killed.
     """
+    here, found, workers = here or work, dict[int, Any](), list[_Worker]()
     numbers = _Numbers(len(items))
-    workers = [_Worker.fork(work, items, numbers) for _ in range(min(count, len(items)))]
-    numbers.close()
-    found: dict[int, Any] = {}
     try:
         with selectors.DefaultSelector() as selector:
+            _fork_all(work, items, min(count, len(items)), numbers, workers)
             for worker in workers:
                 selector.register(worker.pipe, selectors.EVENT_READ, worker)
+            numbers.hand_out(_AHEAD * len(workers))
             for number in range(len(items)):
                 while number not in found and selector.get_map():
                     for key, _ in selector.select():
                         if not key.data.read(found):
                             selector.unregister(key.fileobj)
-                            key.data.join(found, lost)
-                yield found.pop(number) if found.get(number, _FAILED) is not _FAILED else work(items[number])
-                found.pop(number, None)
+                            key.data.join(found, noticed)
+                done = found.pop(number, _FAILED)
+                numbers.hand_out(1)
+                yield here(items[number]) if done is _FAILED else done
     finally:
+        numbers.close()
         for worker in workers:
             worker.stop()
 
 
 class _Numbers:
-    """Numbers of the pieces that nobody has taken yet, in a pipe: whoever is free reads the next."""
+    """Numbers of the pieces that may be begun, in a pipe: whoever is free reads the next."""
 
     def __init__(self, pieces: int) -> None:
-        self.pieces, self.together = pieces, -(-pieces // _MOST_PIECES) or 1
-        self.source, sink = os.pipe()
-        for first in range(0, pieces, self.together):
-            os.write(sink, _NUMBER.pack(first))
-        os.close(sink)  # readers see the end where nothing is left
+        self.left = iter(range(pieces))
+        self.source, self.sink = os.pipe()
+        self.is_open = True
+
+    def hand_out(self, count: int) -> None:
+        """Let so many more be begun; readers see the end after the last."""
+        for _ in range(count):
+            number = next(self.left, None)
+            if number is None:
+                self.end()
+                return
+            os.write(self.sink, _NUMBER.pack(number))
 
     def __iter__(self) -> Iterator[int]:
         while taken := os.read(self.source, _NUMBER.size):
-            (first,) = _NUMBER.unpack(taken)
-            yield from range(first, min(first + self.together, self.pieces))
+            yield _NUMBER.unpack(taken)[0]
+
+    def end(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            os.close(self.sink)
 
     def close(self) -> None:
+        self.end()
         os.close(self.source)
 
 
@@ -93,20 +128,6 @@ class _Worker:
     text: bytearray = field(default_factory=bytearray)
     begun: int | None = None  # the piece it is at
     ended: bool = False
-
-    @classmethod
-    def fork(cls, work: Callable[[Any], Any], items: Sequence[Any], numbers: _Numbers) -> "_Worker":
-        source, sink = os.pipe()
-        with warnings.catch_warnings():
-            # Python warns of forks beside threads, which may hold a lock: a worker runs PyTorch on one thread, and
-            # takes no lock of others.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if not pid:
-            os.close(source)
-            _work_off(work, items, numbers, sink)
-        os.close(sink)
-        return cls(pid, source)
 
     def read(self, found: dict[int, Any]) -> bool:
         """Take in what is there; False at the end."""
@@ -126,13 +147,13 @@ class _Worker:
             del self.text[:end]
         return bool(new)
 
-    def join(self, found: dict[int, Any], lost: Callable[[int], None]) -> None:
+    def join(self, found: dict[int, Any], noticed: Callable[[str], None]) -> None:
         """Wait for its end, and note what it did not finish."""
         status = self._wait()
         if self.begun is not None:
             found.setdefault(self.begun, _FAILED)
         if status < 0:
-            lost(-status)
+            noticed(f"a worker process was ended by signal {-status}")
 
     def stop(self) -> None:
         """End it where it has not ended; its results are wanted no more."""
@@ -143,15 +164,64 @@ class _Worker:
     def _wait(self) -> int:
         self.ended = True
         os.close(self.pipe)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # where SIGCHLD is ignored, the system does not keep the status
+            return 0
+
+
+def _fork_all(
+    work: Callable[[Any], Any], items: Sequence[Any], count: int, numbers: _Numbers, workers: list[_Worker]
+) -> None:
+    """Add ``count`` processes to ``workers``, or as many as the system allows."""
+    import fcntl  # not everywhere
+
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()  # or every process would write it again
+    for _ in range(count):
+        with _without_interrupts():
+            source, sink = os.pipe()
+            try:
+                pid = _fork()
+            except OSError:  # no more processes allowed, or no memory for their tables
+                os.close(source)
+                os.close(sink)
+                return
+            if not pid:
+                for pipe in (source, numbers.sink, *(worker.pipe for worker in workers)):
+                    os.close(pipe)
+                _work_off(work, items, numbers, sink)
+            os.close(sink)
+            workers.append(_Worker(pid, source))
+        with suppress(OSError):  # the system's limit for users other than root
+            fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python warns of forks beside threads, which may hold a lock: see `is_at_work_elsewhere`.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ctrl-C comes after, in the caller: it must not unwind the caller's frames in a process that was just forked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work_off(work: Callable[[Any], Any], items: Sequence[Any], numbers: _Numbers, sink: int) -> NoReturn:
     """All a forked process does. It ends without any cleaning up, which is the caller's."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; it is for the caller to act on
-        gc.disable()  # what a collection would finalise belongs to the caller
+        _end_with_the_caller()
+        gc.freeze()  # what a collection would finalise belongs to the caller
         torch.set_num_threads(1)
+        warnings.simplefilter("ignore")  # the first round, in the caller's own process, has shown them
         for number in numbers:
             _send(sink, number, _BEGUN)
             try:
@@ -161,10 +231,21 @@ def _work_off(work: Callable[[Any], Any], items: Sequence[Any], numbers: _Number
                 _send(sink, number, _FAILED)
             else:
                 _send(sink, number, _DONE, result)
+        sys.stdout.flush()
     except BrokenPipeError:  # the caller is gone
         pass
     finally:
         os._exit(0)
+
+
+def _end_with_the_caller() -> None:
+    """Be killed when the caller is; leave Ctrl-C, which reaches all processes, to it."""
+    caller = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != caller:
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _send(sink: int, number: int, kind: bytes, body: bytes | memoryview = b"") -> None:

@@ -9,15 +9,19 @@ import hashlib
 import json
 import os
 import platform
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from fedga.common.files import write_whole
 from fedga.data.cache import cache_dir
+from fedga.engine.stack.forks import is_at_work_elsewhere
 from fedga.version import __version__
 
 THREADS, PROCESSES = KINDS = ("threads", "processes")
@@ -32,24 +36,29 @@ class KindOfWorker:
         """``key`` stands for all that the choice depends on, see `key_of`."""
         self._key, self._chosen, self._deaths = key, fixed or _remembered(key), 0
         self._warm = fixed is not None  # what is made on first use is made in this process, and forks find it
+        self._draws_globally = False
         self._seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
 
     @contextmanager
-    def turn(self, amount: float | None) -> Iterator[str]:
-        """The kind for a piece of work, whose time counts where its ``amount`` is given."""
-        kind = self._next()
+    def turn(self, amount: Callable[[], float] | None = None) -> Iterator[str]:
+        """The kind for the next work; its time counts where ``amount`` says at its end how much it was, above 0."""
+        kind, before = self._next(), None if self._warm else _global_generators()
         began = time.perf_counter()
         yield kind
-        if amount is None:
+        seconds = time.perf_counter() - began
+        if amount is None or not (done := amount()):
             return
         if self._warm and self._chosen is None:
-            self._seconds[kind].append((time.perf_counter() - began) / amount)
-            if all(len(taken) == _TRIED for taken in self._seconds.values()):
+            self._seconds[kind].append(seconds / done)
+            if all(len(taken) >= _TRIED for taken in self._seconds.values()):
                 self._choose()
+        elif not self._warm and before != _global_generators():
+            self._draws_globally = True  # every process would draw the same numbers
         self._warm = True
 
     def _next(self) -> str:
-        if not self._warm or self._deaths >= _MOST_DEATHS:
+        alone = self._deaths >= _MOST_DEATHS or self._draws_globally
+        if not self._warm or alone or is_at_work_elsewhere():
             return THREADS
         return self._chosen or min(reversed(KINDS), key=lambda kind: len(self._seconds[kind]))
 
@@ -62,6 +71,12 @@ class KindOfWorker:
         """A process was killed; whether processes are used all the same."""
         self._deaths += 1
         return self._deaths < _MOST_DEATHS
+
+
+def _global_generators() -> tuple[Any, ...]:
+    """The states of the generators that a network or hook of the user's own may draw from."""
+    state: Any = np.random.get_state()  # noqa: NPY002 - we look at it, and draw from none
+    return random.getstate(), state[1].tobytes(), state[2:], torch.get_rng_state().tolist()
 
 
 def key_of(*parts: object) -> str:

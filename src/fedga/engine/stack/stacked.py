@@ -74,6 +74,12 @@ class StackedModel:
         if any(not parameter.is_floating_point() for parameter in prepared.parameters()):
             raise FedGAError("the model has parameters that are not floating point: fedga trains float parameters only")
 
+    def found_moving(self, names: tuple[str, ...]) -> None:
+        """Note which buffers a training step moves."""
+        self.moving = names
+        if names:
+            self.by_hand = self.gradient_by_hand = None  # which know nothing of buffers
+
     def compare_by_hand(self, input_shape: Sequence[int]) -> None:
         """Leave a network's own ways of running copies aside where they are not its `forward`; once."""
         if not self._is_compared:
@@ -210,8 +216,7 @@ class StackedModel:
         self, params: Tensor, buffers: Tensor, inputs: Tensor, head: Head | None = None, axis: int | None = 0
     ) -> Tensor:
         """Like `evaluate` with inputs ``[copies, samples, ...]``, of its own for every copy unless ``axis`` is None."""
-        if self.by_hand is not None and head is None and len(params) > 1:
-            self.compare_by_hand(inputs.shape[2:])
+        self.compare_by_hand(inputs.shape[2:])
         if self.by_hand is not None and head is None and len(params) > 1:
             return self.by_hand(self.params.views(params), inputs)
         return self.evaluate_with_features(params, buffers, inputs, head, axis)[0]
@@ -246,23 +251,24 @@ class StackedModel:
         may lie in ``into``, and the buffers after the pass. Where the network `adds_gradients`, the ``keep``-th part of
         what lay in ``into`` is added to it. With ``features`` the loss gets those too (after `keep_features`).
         """
+        self.compare_by_hand(inputs.shape[2:])
         if not self.module.training:  # asked of every step of every client
             self.module.train()
         if self.moving is None:
             rows = int(mask[0].sum())
-            find_moving(self, params[0], buffers[0], inputs[0, :rows], mask[0, :rows])
+            self.found_moving(find_moving(self, params[0], buffers[0], inputs[0, :rows], mask[0, :rows]))
         whole = mask.shape[1]
-        if len(params) == 1 and params.device.type == "cpu" and not self.moving:
+        if len(params) == 1 and params.device.type == "cpu" and not self.moving and not self.draws_at_random:
             # The padding comes last, and one copy needs none; two rows are left to networks that squeeze a single one.
+            # Draws go by place in a tensor, whose rows may not be its first axis.
             rows = min(whole, max(int(mask.sum()), 2))
             inputs, mask = inputs[:, :rows], mask[:, :rows]
-        missing = (0, 0, 0, whole - mask.shape[1])
-        self.compare_by_hand(inputs.shape[2:])
+        missing = whole - mask.shape[1]
         if self.gradient_by_hand is not None and self.adds_gradients and not features:
 
             def loss_gradient(logits: Tensor) -> Tensor:
                 with torch.enable_grad():
-                    leaf = (F.pad(logits, missing) if missing[-1] else logits).requires_grad_()
+                    leaf = _with_rows(logits, missing).requires_grad_()
                     return torch.autograd.grad(loss(Outputs(leaf, None, None)), leaf)[0][:, : logits.shape[1]]
 
             views = self.params.views(params), self.params.views(into)
@@ -271,8 +277,7 @@ class StackedModel:
         with torch.enable_grad():
             leaf = params.detach().requires_grad_()
             found, buffers = self.train(leaf, buffers, inputs, mask, dropout_keys)
-            if missing[-1]:
-                found = tuple(F.pad(part, missing) for part in found)
+            found = tuple(_with_rows(part, missing) for part in found)
             outputs = Outputs(found[0], found[1] if features else None, leaf if features else None)
             value = loss(outputs)
             if not value.requires_grad:
@@ -338,3 +343,8 @@ class StackedModel:
         state = params | buffers
         found = self._call(state, inputs)
         return found, {name: state[name] for name in buffers}  # functional_call writes reassigned buffers back
+
+
+def _with_rows(part: Tensor, missing: int) -> Tensor:
+    """``[1, rows, ...]`` with padding: the last row again, which no head or loss turns into NaN, as it might zeros."""
+    return torch.cat([part, part[:, -1:].expand(-1, missing, -1)], 1) if missing else part

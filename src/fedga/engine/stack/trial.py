@@ -53,15 +53,14 @@ def is_by_hand(model: StackedModel, input_shape: Sequence[int]) -> bool:
     logits = torch.stack([model.evaluate_one(*each)[0] for each in zip(params, buffers, inputs, strict=True)])
     direction = drawn(*logits.shape)
 
-    def gradient() -> Tensor:
-        given = (params, buffers, inputs, mask, keys, lambda outputs: (outputs.logits * direction).sum())
-        return model.gradient(*given, torch.zeros_like(params))[0]
-
-    own, model.gradient_by_hand = model.gradient_by_hand, None
-    expected = gradient()
-    model.gradient_by_hand = own
-    pairs = [(gradient(), expected)] if own is not None else []
-    pairs += [(model.by_hand(model.params.views(params), inputs), logits)] if model.by_hand is not None else []
+    pairs = [(model.by_hand(model.params.views(params), inputs), logits)] if model.by_hand is not None else []
+    if model.gradient_by_hand is not None:
+        found, views = torch.zeros_like(params), (model.params.views(params), inputs, lambda logits: direction)
+        model.gradient_by_hand(*views, model.params.views(found))
+        with torch.enable_grad():
+            leaf = params.requires_grad_()
+            outputs = model.train(leaf, buffers, inputs, mask, keys)[0][0]
+            pairs.append((found, torch.autograd.grad((outputs * direction).sum(), leaf)[0]))
     return all(torch.allclose(one, other, 1e-3, 1e-4 * float(other.abs().amax())) for one, other in pairs)
 
 
@@ -74,7 +73,7 @@ def _check_own_buffers(model: StackedModel, input_shape: tuple[int, ...]) -> Non
     inputs = torch.rand(blank.shape, generator=torch.Generator().manual_seed(0)).to(blank)
     before = torch.get_rng_state()
     try:
-        find_moving(model, params, buffers, inputs[0], mask[0])
+        model.found_moving(find_moving(model, params, buffers, inputs[0], mask[0]))
         if model.moving:
             given = (params[None], buffers[None], inputs, mask, keys)
             model.gradient(*given, lambda outputs: outputs.logits.sum(), torch.empty_like(params[None]))
@@ -88,7 +87,7 @@ def _check_own_buffers(model: StackedModel, input_shape: tuple[int, ...]) -> Non
 
 
 @torch.no_grad()
-def find_moving(model: StackedModel, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor) -> None:
+def find_moving(model: StackedModel, params: Tensor, buffers: Tensor, inputs: Tensor, mask: Tensor) -> tuple[str, ...]:
     """Which values a training step of one copy changes, in place or by assignment; the batch has no padding."""
     model.module.train()
     there = dict(model.module.named_buffers())
@@ -110,9 +109,7 @@ def find_moving(model: StackedModel, params: Tensor, buffers: Tensor, inputs: Te
         if moved and not isinstance(model.module.get_submodule(name.rpartition(".")[0]), MaskedBatchNorm):
             _check_moved(model, name, before[name], value)
             moving.append(name)
-    model.moving = tuple(moving)
-    if moving:
-        model.by_hand = model.gradient_by_hand = None  # which know nothing of buffers
+    return tuple(moving)
 
 
 def _check_moved(model: StackedModel, name: str, before: Tensor, after: Tensor) -> None:

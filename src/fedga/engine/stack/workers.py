@@ -103,19 +103,23 @@ class Workers:
             torch.set_num_threads(before)
 
     def map(
-        self, work: Callable[[StackedModel, Item], Result], items: Iterable[Item], amount: float | None = None
+        self,
+        work: Callable[[StackedModel, Item], Result],
+        items: Iterable[Item],
+        amount: Callable[[], float] | None = None,
     ) -> Iterator[Result]:
         """Results in the order of the items.
 
-        ``amount`` says how much work that is, in any unit, where it is local training: the kind of worker is chosen by
-        the time that takes.
+        ``amount`` says at the end how much work that was, in any unit, where it was local training and nothing else:
+        the kind of worker is chosen by the time that takes.
         """
         if self._pool is None:
             for item in items:
                 yield work(self.model, item)
             return
         with self._kind.turn(amount) as kind:
-            self._profile.works_in(f"{self.count} {kind}")
+            if amount is not None:
+                self._profile.works_in(f"{self.count} {kind}")
             yield from (self._in_processes if kind == PROCESSES else self._in_threads)(work, items)
 
     def _in_threads(self, work: Callable[[StackedModel, Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -147,16 +151,20 @@ class Workers:
         model = self._copies.get()  # every process has a copy of its own of this one
 
         def measured(item: Item) -> tuple[Result, Any]:
-            profile.taken()  # what stood there was the caller's
-            return carried(model, item), profile.taken()
+            profile.take()  # what stood there was the caller's
+            return carried(model, item), profile.take()
+
+        def here(item: Item) -> tuple[Result, Any]:
+            with torch.no_grad():
+                return work(model, item), None
 
         try:
-            for result, seconds in map_in_forks(measured, list(items), self.count, self._lost):
+            for result, seconds in map_in_forks(measured, list(items), self.count, self._lost, here):
                 profile.add(seconds)
                 yield result
         finally:
             self._copies.put(model)
 
-    def _lost(self, number: int) -> None:
+    def _lost(self, words: str) -> None:
         again = "what it was at is trained again" if self._kind.died() else "all that follows runs in threads"
-        self._noticed(f"a worker process was ended by signal {number}: {again}")
+        self._noticed(f"{words}: {again}")
