@@ -90,3 +90,28 @@ def test_a_step_of_lenet_by_hand_is_that_of_autograd(shape: tuple[int, ...], kee
         for name, parameter in network.named_parameters():
             assert parameter.grad is not None
             torch.testing.assert_close(found[name][copy], keep * before[name][copy] + parameter.grad)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.9])
+def test_a_step_of_the_mlp_by_hand_is_that_of_autograd(keep: float) -> None:
+    """In float32, where its products are another library's."""
+    torch.manual_seed(0)
+    networks = [build_model("mlp", (1, 28, 28), 5, seed=seed) for seed in range(3)]
+    inputs, targets = torch.rand(3, 30, 1, 28, 28), torch.randint(0, 5, (3, 30))
+    names = [name for name, _ in networks[0].named_parameters()]
+    params = {name: torch.stack([each.get_parameter(name).detach() for each in networks]) for name in names}
+    before = {name: torch.randn_like(each) for name, each in params.items()}
+    found = {name: each.clone() for name, each in before.items()}
+
+    def loss_gradient(logits: Tensor) -> Tensor:
+        return torch.softmax(logits, -1) - F.one_hot(targets, 5)
+
+    networks[0].stacked_gradient(params, inputs, loss_gradient, found, keep)
+    logits = networks[0].stacked(params, inputs)
+    for copy, network in enumerate(networks):
+        outputs = network(inputs[copy])
+        torch.testing.assert_close(logits[copy], outputs, rtol=1e-4, atol=1e-5)
+        F.cross_entropy(outputs, targets[copy], reduction="sum").backward()
+        for name in names:
+            expected = keep * before[name][copy] + network.get_parameter(name).grad
+            torch.testing.assert_close(found[name][copy], expected, rtol=1e-4, atol=1e-4)

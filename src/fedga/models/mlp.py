@@ -6,6 +6,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fedga.models.on_cpu import product, takes_products
+
 
 class MLP(nn.Module):
     def __init__(self, input_shape: tuple[int, ...], num_classes: int, hidden: int = 128) -> None:
@@ -36,16 +38,32 @@ class MLP(nn.Module):
         by_logits = loss_gradient(_linear(hidden, params["output.weight"], params["output.bias"]))
         by_hidden = torch.ops.aten.threshold_backward(torch.bmm(by_logits, params["output.weight"]), hidden, 0)
         gradient["output.weight"].baddbmm_(by_logits.mT, hidden, beta=keep)
-        gradient["hidden.weight"].baddbmm_(by_hidden.mT, inputs.flatten(2), beta=keep)
+        _add_products(by_hidden, inputs.flatten(2), gradient["hidden.weight"], keep)
         _add_sum(by_logits, gradient["output.bias"], keep)
         _add_sum(by_hidden, gradient["hidden.bias"], keep)
 
     def _hidden(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        return _linear(inputs.flatten(2), params["hidden.weight"], params["hidden.bias"]).relu_()
+        weight, bias, inputs = params["hidden.weight"], params["hidden.bias"], inputs.flatten(2)
+        if not takes_products(inputs):
+            return _linear(inputs, weight, bias).relu_()
+        return torch.stack([product(*copy, "relu") for copy in zip(inputs, weight, bias, strict=True)])
 
 
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
+
+
+def _add_products(by_outputs: Tensor, inputs: Tensor, total: Tensor, keep: float) -> None:
+    """``total`` becomes its ``keep``-th part plus ``by_outputs.mT @ inputs``."""
+    if not takes_products(inputs):
+        total.baddbmm_(by_outputs.mT, inputs, beta=keep)
+        return
+    for each, by_output, rows in zip(total, by_outputs, inputs, strict=True):
+        found = product(by_output.T, rows.T)
+        if keep:
+            each.mul_(keep).add_(found)
+        else:
+            each.copy_(found)
 
 
 def _add_sum(values: Tensor, total: Tensor, keep: float) -> None:
