@@ -19,7 +19,7 @@ from fedga.common.ranges import Number
 from fedga.errors import FedGAError, a_or_an, needs_extra
 from fedga.losses.checks import counts_per_class, described
 from fedga.losses.dense import kept_targets
-from fedga.measures.asymmetry import asymmetry_from_means, check_probabilities, forgetting, ratio_of
+from fedga.measures.asymmetry import NO_FLOAT64, asymmetry_from_means, check_probabilities, forgetting, ratio_of
 
 try:
     from torchmetrics import Metric
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NO_FLOAT64 = {"mps"}  # devices on which sums are kept in float32
 KINDS = ("frequent", "rare", "missing")
 Array = Tensor | np.ndarray | Sequence[Any]
 
