@@ -122,3 +122,8 @@ def test_a_rule_and_a_share_may_be_given_as_values() -> None:
     assert given.rounds == named.rounds
     assert simulate(federation, "mlp", "fedavg", select=InTurn, availability=0.5, **settings).rounds == named.rounds
     assert given.rounds != simulate(federation, "mlp", "fedavg", **settings).rounds
+
+
+def test_scaffold_is_refused_a_local_momentum(pictures: Dataset) -> None:
+    with pytest.raises(FedGAError, match=r"^momentum 0.9 does not go with SCAFFOLD.*\(server momentum\)"):
+        simulate(make_uneven_federation(pictures), "mlp", "scaffold", rounds=1, momentum=0.9)

@@ -19,7 +19,7 @@ from fedga.data.formats.files import Progress
 from fedga.data.partitions import needs_alpha
 from fedga.engine.evaluation.metrics import Metric, own_metrics
 from fedga.engine.slots import check_pictures
-from fedga.engine.stack.lanes import Lane
+from fedga.engine.stack.lanes import Lane, check_optimizer
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.trial import check
 from fedga.errors import FedGAError
@@ -76,7 +76,7 @@ class Preparation:
         if specs:
             _ = self.metrics  # tried before anything runs
         for spec in specs:
-            make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+            check_optimizer(make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options)), spec)
             name, options = parse_selection(spec.select)
             make_selection(name, **dict(options))
             make_server(spec.server)
