@@ -166,12 +166,17 @@ class ClassForgetting(Metric):
     ) -> None:
         super().__init__(**options)
         counts = counts_per_class(class_counts)
-        self.register_buffer("class_counts", counts, persistent=False)
+        self.class_counts = counts  # no buffer, which DistributedDataParallel would overwrite with the first process's
         self.num_classes = len(counts)
         self.ignore_index, self.validate_args = ignore_index, validate_args
         self.class_names = _names(class_names, self.num_classes)
         for name in ("hits", "samples"):  # [before or after, classes]
             self.add_state(name, torch.zeros(2, self.num_classes, dtype=torch.int64), "sum")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Any:
+        super()._apply(fn, exclude_state)
+        self.class_counts = fn(self.class_counts)
+        return self
 
     def update(self, before: Array | None = None, after: Array | None = None, target: Array | None = None) -> None:
         """Add a batch: before and after [N, classes, ...] or [N, ...], either or both, and target [N, ...]."""

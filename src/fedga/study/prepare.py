@@ -127,7 +127,7 @@ class Preparation:
             of_columns = () if spec.standardize else _unlike_columns(dataset, name)
             federation = self.federation(spec)
             measured = _never_measured(dataset, name) if federation.held_out is None else _validating(spec)
-            hints = (measured, _unused(federation, spec, name), of_columns)
+            hints = (measured, _unused(federation, spec, name), of_columns, _same_as_fedavg(dataset, spec))
             found |= dict.fromkeys(chain.from_iterable(hints))
         return list(found)
 
@@ -175,6 +175,11 @@ def _unused(federation: Federation, spec: RunSpec, name: str) -> Iterator[str]:
     if used < FEW_SAMPLES * (clients := federation.num_clients):
         few = f"{clients} clients hold {used:,} of the {there_are:,} training samples of {name}"
         yield f"{few}, {used / clients:.1f} each: give fewer --clients"
+
+
+def _same_as_fedavg(dataset: Dataset, spec: RunSpec) -> Iterator[str]:
+    if spec.algorithm_name == "fedntd" and dataset.num_classes == 2:
+        yield "fedntd compares what two models say of the classes beside the true one: with two classes it is fedavg"
 
 
 def _unlike_columns(dataset: Dataset, name: str) -> Iterator[str]:
