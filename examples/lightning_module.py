@@ -26,7 +26,7 @@ class Net(lightning.LightningModule):
     def __init__(self, criterion):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-        self.criterion = criterion  # GALoss keeps the counts as a buffer, which moves with the module
+        self.criterion = criterion  # GALoss keeps the counts, which move with the module
         self.ea_ratio = EARatio(10, from_logits=True)
 
     def training_step(self, batch, _):

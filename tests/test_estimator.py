@@ -16,10 +16,11 @@ import sklearn
 import torch
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import load_iris, load_wine
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import balanced_accuracy_score
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
+from sklearn.metrics import balanced_accuracy_score, log_loss
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -359,3 +360,26 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['sklearn'] = None\nimport fedga.estimator"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "FedGAClassifier needs scikit-learn, which is not installed: pip install 'fedga[data]'" in failed.stderr
+
+
+@pytest.mark.long
+def test_probabilities_are_overconfident_until_calibrated() -> None:
+    """What the docstring and the page say was measured, on the same rows."""
+    frozen = pytest.importorskip("sklearn.frozen")
+    inputs, labels = load_breast_cancer(return_X_y=True)
+    losses, right = [], []
+    for seed in range(5):
+        rows, rest, y, of_rest = train_test_split(inputs, labels, test_size=0.5, random_state=seed, stratify=labels)
+        held, test, of_held, of_test = train_test_split(
+            rest, of_rest, test_size=0.6, random_state=seed, stratify=of_rest
+        )
+        draw = np.random.default_rng(seed)
+        site = np.where(draw.random(len(y)) < 0.85, y % 3, draw.integers(0, 3, len(y)))
+        fitted = FedGAClassifier(random_state=seed).fit(rows, y, groups=site)
+        calibrated = CalibratedClassifierCV(frozen.FrozenEstimator(fitted)).fit(held, of_held)
+        found = [each.predict_proba(test) for each in (fitted, calibrated)]
+        losses.append([log_loss(of_test, probs) for probs in found])
+        right.append([np.mean(probs.argmax(1) == of_test) for probs in found])
+    raw, better = np.mean(losses, 0)
+    assert (raw, better) == (pytest.approx(0.285, abs=0.03), pytest.approx(0.135, abs=0.015))
+    assert np.mean(right, 0) == pytest.approx([0.968, 0.971], abs=0.005)

@@ -66,6 +66,12 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
     - ``device``: where to train: ``"cpu"``, ``"cuda"``, ``"cuda:1"``. Predictions are made on the CPU.
     - ``random_state``: a whole number is the seed itself, as in ``fedga run --seeds``.
 
+    ``predict_proba`` is overconfident, as networks that are trained to the end are: on `load_breast_cancer` over three
+    skewed sites, half of the rows held out, five seeds, its log loss was .285, and .135 after
+    ``CalibratedClassifierCV(FrozenEstimator(classifier)).fit(X_held_out, y_held_out)`` of scikit-learn (1.6 or newer)
+    on two fifths of those rows, scored on the others. Accuracy was .968 and .971. Calibrate before probabilities are
+    used as such.
+
     Beside ``classes_``, ``n_features_in_`` and ``feature_names_in_``, a fitted classifier has:
 
     - ``model_``: the trained `torch.nn.Module`. It takes columns that went through ``scaler_`` (None: as they are).

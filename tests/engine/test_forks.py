@@ -50,10 +50,19 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_left() -> Iterator[None]:
+def _nobody_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    forked, fork = list[int](), os.fork
+
+    def noted() -> int:
+        pid = fork()
+        forked.append(pid)
+        return pid
+
+    monkeypatch.setattr(os, "fork", noted)
     yield
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    for pid in forked:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def deadly(numbers: set[int]) -> Any:

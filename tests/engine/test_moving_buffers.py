@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from fedga.algorithms import make_algorithm
 from fedga.data.federation import Dataset
 from fedga.engine.reference import Reference
 from fedga.engine.stack.lanes import Lane
@@ -144,7 +145,8 @@ def moved(engine: Any, lane: Lane) -> list[str]:
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedntd", "climb"])
 @pytest.mark.parametrize("model", MOVING)
 def test_engine_equals_the_plain_loop(model: Any, algorithm: str, slots: int, pictures: Dataset) -> None:
-    lane = lane_of(pictures, model, algorithm=algorithm, server_average=0.3, lr=0.2, momentum=0.5)
+    momentum = 0.0 if make_algorithm(algorithm).plain_sgd_only else 0.5
+    lane = lane_of(pictures, model, algorithm=algorithm, server_average=0.3, lr=0.2, momentum=momentum)
     data = make_data(pictures)
     engine, reference = make_engine([lane], data, slots), Reference(lane, data)
     (start,) = engine.stack.states()

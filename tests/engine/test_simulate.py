@@ -141,3 +141,8 @@ def test_convolutions_whose_batches_have_padding_and_whose_server_takes_gradient
     used = "fedavg" if algorithm == "bandit" else algorithm
     result = simulate(federation, "lenet", used, rounds=2, active=3, batch_size=8, **rule)
     assert all(value.isfinite().all() for value in result.model.state_dict().values())
+
+
+def test_scaffold_is_refused_a_local_momentum(pictures: Dataset) -> None:
+    with pytest.raises(FedGAError, match=r"^momentum 0.9 does not go with SCAFFOLD.*\(server momentum\)"):
+        simulate(make_uneven_federation(pictures), "mlp", "scaffold", rounds=1, momentum=0.9)

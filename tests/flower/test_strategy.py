@@ -264,3 +264,8 @@ def test_a_round_needs_no_more_replies_than_clients_are_asked() -> None:
     assert strategy.engine.round == 3
     assert len(drawn(grid)) < 2 * 3  # half of the active ones, in every round
     assert result.arrays.to_torch_state_dict()["bias"].min() > 0
+
+
+def test_scaffold_is_refused_adam() -> None:
+    with pytest.raises(FedGAError, match="optimizer adam does not go with SCAFFOLD"):
+        AlgorithmStrategy(model(), "scaffold", clients=CLIENTS, optimizer="adam")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +17,7 @@ from torch.func import grad, vmap
 from fedga.errors import FedGAError
 from fedga.losses.calibration import GALoss, batch_class_counts, binary_ga_loss, calibrated_labels, ga_loss
 from fedga.losses.dense import DenseGALoss
+from fedga.losses.multilabel import MultilabelGALoss
 from fedga.measures.asymmetry import binary_error_asymmetry, error_asymmetry, ratio_of
 
 VARIANTS = ["soft", "aligned", "clamped", "through"]
@@ -568,3 +572,39 @@ class TestStationaryPoints:
         torch.testing.assert_close(aligned, torch.ones(4, dtype=torch.float64), rtol=1e-6, atol=1e-6)
         soft = asymmetry(lambda z: ga_loss(z, y, counts), 0.5)
         assert 1 <= ratio_of(soft) < ratio_of(plain)
+
+
+@pytest.mark.parametrize("criterion", [GALoss([3, 1]), DenseGALoss([3, 1]), MultilabelGALoss([[3, 1], [2, 2]])])
+def test_counts_move_with_the_module_and_are_nobody_elses(criterion: torch.nn.Module) -> None:
+    """They are no buffers: DistributedDataParallel gives every process those of the first."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), criterion)
+    assert not list(model.buffers())
+    assert set(model.state_dict()) == {"0.weight", "0.bias"}
+    counts = criterion.class_counts.clone()
+    assert copy.deepcopy(model).to("meta")[1].class_counts.is_meta
+    assert torch.equal(criterion.class_counts, counts)
+
+
+def _loss_of_one_process(rank: int, folder: str) -> None:
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    counts = [[90, 10], [1, 99]][rank]
+
+    class Trained(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.criterion = torch.nn.BatchNorm1d(2), GALoss(counts)
+
+        def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+            return self.criterion(self.layer(inputs), targets)
+
+    model = torch.nn.parallel.DistributedDataParallel(Trained())
+    for _ in range(2):  # buffers are handed out before every pass
+        model(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])).backward()
+    torch.save(model.module.criterion.class_counts, f"{folder}/{rank}")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.long
+def test_every_process_keeps_its_own_counts(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_loss_of_one_process, (str(tmp_path),), nprocs=2)
+    assert [torch.load(tmp_path / name).tolist() for name in "01"] == [[90, 10], [1, 99]]

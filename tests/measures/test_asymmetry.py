@@ -164,6 +164,28 @@ def test_binary_is_class_one_of_two(seed, samples):
     torch.testing.assert_close(binary_error_asymmetry(probs[:, 1], targets.double()), ea, equal_nan=True)
 
 
+def test_millions_of_samples():
+    """In float32 a sum stops growing at 2^24, and a million samples are wrong by percents."""
+    rare = torch.zeros(20_000_000, dtype=torch.int8)
+    rare[::1000] = 1
+    probs = torch.tensor([[0.9, 0.1]])
+    means = mean_predictions(probs.expand(len(rare), 2), rare)
+    torch.testing.assert_close(means, probs.expand(2, 2), rtol=1e-6, atol=0)
+    some = slice(2_000_000)
+    ea = error_asymmetry(probs.expand(len(rare), 2)[some], rare[some])
+    torch.testing.assert_close(ea, torch.tensor([1 / 9, 9.0]), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_sums_in_parts_are_those_at_once(dtype, monkeypatch):
+    probs, targets = draw(1, 50, 4)
+    probs, targets = probs.view(5, 10, 4).to(dtype), targets.view(5, 10)
+    at_once = mean_predictions(probs, targets)
+    monkeypatch.setattr("fedga.measures.asymmetry.AT_ONCE", 3)
+    torch.testing.assert_close(mean_predictions(probs, targets), at_once, equal_nan=True)
+    assert at_once.dtype == torch.promote_types(dtype, torch.float32)
+
+
 def test_class_accuracy():
     predictions = torch.tensor([[0, 1, 1, 3], [0, 0, 0, 0]])
     targets = torch.tensor([0, 0, 1, 3])

@@ -60,6 +60,18 @@ def test_one_set_of_targets_serves_many_models():
     assert torch.equal(confusion_matrix(predictions, targets, 3), each)
 
 
+def test_more_samples_than_float32_can_count():
+    same = torch.ones(1, dtype=torch.int8).expand(2**24 + 1_000)
+    assert confusion_matrix(same, same, 2).tolist() == [[0, 0], [0, len(same)]]
+
+
+def test_counts_in_parts_are_those_at_once(monkeypatch):
+    predictions, targets = torch.randint(0, 3, (2, 6, 20))
+    at_once = confusion_matrix(predictions, targets, 3)
+    monkeypatch.setattr("fedga.measures.scores.AT_ONCE", 7)
+    assert torch.equal(confusion_matrix(predictions, targets, 3), at_once)
+
+
 def test_no_samples_is_no_score():
     empty = torch.zeros(2, 3, 3, dtype=torch.int64)
     for score in (accuracy, macro_f1, balanced_accuracy):

@@ -166,3 +166,28 @@ def test_network_that_fits_is_ready_to_be_evaluated() -> None:
     model = fitting_model("mlp", (1, 8, 8), 10)
     assert not model.training
     assert model(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"momentum": 0.9}, "--momentum 0.9 does not go with SCAFFOLD.*leave one of the two out.*--server momentum"),
+        ({"optimizer": "adam"}, "--optimizer adam does not go with SCAFFOLD"),
+        ({"algorithm": "lda-head:base=scaffold", "momentum": 0.9}, "--momentum 0.9 does not go with LDAHead"),
+    ],
+)
+def test_what_is_not_plain_sgd_is_refused_before_a_sweep(settings: dict[str, Any], said: str) -> None:
+    plain = RunSpec(**{"dataset": "digits", "algorithm": "scaffold", "alpha": 0.1})
+    Preparation([plain, replace(plain, algorithm="feddyn", momentum=0.9)])
+    with pytest.raises(FedGAError, match=said):
+        Preparation([plain, replace(plain, **settings)])
+
+
+def test_fedntd_on_two_classes_is_said_to_be_fedavg(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i % 7 - 3},{i % 5 - 2},{'ab'[i % 2]}" for i in range(200))
+    (tmp_path / "two.csv").write_text(f"x,y,label\n{rows}\n")
+    spec = make_spec(dataset=str(tmp_path / "two.csv"), clients=4, algorithm="fedntd", standardize=True)
+    others = [replace(spec, algorithm="fedavg"), make_spec(algorithm="fedntd")]
+    preparation = Preparation([spec, *others])
+    assert any("two classes it is fedavg" in hint for hint in preparation.hints([spec]))
+    assert not any("two classes" in hint for hint in preparation.hints(others))

@@ -229,6 +229,7 @@ class Algorithm:
     needs_second_moment: ClassVar[bool] = False  # fills Trained.second_moment as well
     needs_class_moments: ClassVar[bool] = False  # fills Trained.class_moments as well
     auxiliary_samples: ClassVar[int] = 0  # samples of each class the server must hold
+    plain_sgd_only: ClassVar[bool] = False  # reads a gradient off `Trained`'s step: no momentum, no Adam at clients
     evaluates_all_clients: ClassVar[bool] = False  # before each round every client evaluates the model: `survey`
     finishes: ClassVar[bool] = False  # after the last round every client reports once more: `final_report`, `finish`
     downloads: ClassVar[tuple[Sent, ...]] = ()  # what `broadcast` returns

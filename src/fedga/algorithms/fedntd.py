@@ -1,6 +1,7 @@
 """FedNTD: distils the received model's opinion of the not-true classes.
 
 ``CE + β τ² KL( softmax(z_global \\ y / τ) || softmax(z \\ y / τ) )``, where ``\\ y`` leaves the true class out.
+With two classes one is left, whose share is 1 for both models: the distance is 0 and FedNTD is FedAvg.
 Lee, Jeong, Shin, Bae and Yun. Preservation of the Global Knowledge by Not-True Distillation. NeurIPS 2022, Eq. (4).
 """
 

@@ -1,7 +1,8 @@
 """SCAFFOLD, option II: control variates pull every local step towards the average client's direction.
 
 A step follows ``g - c_k + c``; afterwards ``c_k <- c_k - c + (w_global - w_k) / (steps · lr)``, and the server adds the
-mean change of the clients' variates, scaled by the share of clients that took part.
+mean change of the clients' variates, scaled by the share of clients that took part. That quotient is the client's mean
+gradient under plain SGD alone: with momentum 0.9 it is ten times too large, and runs collapse. Such runs are refused.
 Karimireddy, Kale, Mohri, Reddi, Stich and Suresh. SCAFFOLD. ICML 2020, Eq. (3) to (5).
 """
 
@@ -18,6 +19,7 @@ from fedga.algorithms.base import Algorithm, Client, RoundResult, Sent, Server, 
 class SCAFFOLD(Algorithm):
     citation: ClassVar[str] = "Karimireddy et al. 2020"
     stacks: ClassVar[bool] = True
+    plain_sgd_only: ClassVar[bool] = True
     downloads: ClassVar[tuple[Sent, ...]] = (Sent("control", "parameters"),)
     uploads: ClassVar[tuple[Sent, ...]] = (
         Sent("control_change", "parameters", "the client's mean gradient", summed=True),

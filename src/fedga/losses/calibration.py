@@ -9,8 +9,8 @@ and the client minimises the cross-entropy of p against q, q held fixed. Where c
 q_i is negative; it is neither clamped nor normalised, for that is what makes the method work.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self, get_args
 
 import torch
 import torch.nn.functional as F
@@ -175,7 +175,14 @@ class CountedLoss(nn.Module):
                 raise unknown_name(name, value, _CHOICES[name])
             setattr(self, name, value)
         self._names = tuple(settings)
-        self.register_buffer("class_counts", class_counts, persistent=False)
+        # No buffer: DistributedDataParallel gives every process those of the first, and counts are a process's own.
+        self.class_counts = class_counts
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Go with the module to another device or dtype, as a buffer does."""
+        super()._apply(fn, recurse)
+        self.class_counts = None if self.class_counts is None else fn(self.class_counts)
+        return self
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from fedga.errors import FedGAError
 from fedga.losses.checks import described
-from fedga.measures.scores import confusion_matrix, recall
+from fedga.measures.scores import AT_ONCE, confusion_matrix, recall
+
+NO_FLOAT64 = {"mps"}  # devices on which sums are kept in float32
 
 
 def error_asymmetry(probs: Tensor, targets: Tensor, num_classes: int | None = None) -> Tensor:
@@ -30,9 +32,9 @@ def error_asymmetry(probs: Tensor, targets: Tensor, num_classes: int | None = No
     tensor([0.5000, 2.0000])
     """
     probs, targets = torch.as_tensor(probs), torch.as_tensor(targets)
-    means = mean_predictions(probs, targets, num_classes)
+    means = _mean_predictions(probs, targets, num_classes)
     check_probabilities(probs)
-    return asymmetry_from_means(means)
+    return asymmetry_from_means(means).to(_of_result(probs))
 
 
 def ea_ratio(probs: Tensor, targets: Tensor, num_classes: int | None = None) -> Tensor:
@@ -94,14 +96,36 @@ def mean_predictions(probs: Tensor, targets: Tensor, num_classes: int | None = N
     tensor([[0.7500, 0.2500],
             [0.5000, 0.5000]])
     """
+    return _mean_predictions(probs, targets, num_classes).to(_of_result(probs))
+
+
+def _mean_predictions(probs: Tensor, targets: Tensor, num_classes: int | None) -> Tensor:
+    """`mean_predictions` in the dtype of its sums: in float32 a million of them are wrong by percents."""
     if probs.ndim < 2 or not probs.is_floating_point():
         raise FedGAError(f"probs must be floating point of [samples, classes], but is {described(probs)}")
     if num_classes is not None and num_classes != probs.shape[-1]:
         raise FedGAError(f"probs has {probs.shape[-1]} classes, but num_classes is {num_classes}")
     if targets.is_floating_point() or targets.ndim == 0 or targets.shape[-1] != probs.shape[-2]:
         raise FedGAError(f"targets must be {probs.shape[-2]} class indices (integers), but is {described(targets)}")
-    members = F.one_hot(targets.long(), probs.shape[-1]).to(torch.promote_types(probs.dtype, torch.float32))
-    return members.transpose(-1, -2) @ probs.to(members.dtype) / members.sum(-2).unsqueeze(-1)
+
+    def summed(probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        members = F.one_hot(targets.long(), probs.shape[-1]).to(_of_sums(probs))
+        return members.transpose(-1, -2) @ probs.to(members.dtype), members.sum(-2)
+
+    parts = zip(probs.split(AT_ONCE, -2), targets.split(AT_ONCE, -1), strict=True)
+    total, samples = summed(*next(parts))
+    for part in parts:
+        more, of_samples = summed(*part)
+        total, samples = total + more, samples + of_samples
+    return total / samples.unsqueeze(-1)
+
+
+def _of_sums(probs: Tensor) -> torch.dtype:
+    return _of_result(probs) if probs.device.type in NO_FLOAT64 else torch.float64
+
+
+def _of_result(probs: Tensor) -> torch.dtype:
+    return torch.promote_types(probs.dtype, torch.float32)
 
 
 def errors_from_means(means: Tensor) -> tuple[Tensor, Tensor]:

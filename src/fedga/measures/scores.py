@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fedga.errors import FedGAError
 
+AT_ONCE = 1 << 16  # samples added up at a time: a bound on memory, and far below where float32 stops counting
+
 
 def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:
     """How often each class was predicted as each: int64 [..., classes, classes].
@@ -25,9 +27,17 @@ def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> 
     if predictions.ndim == 0 or targets.ndim == 0 or predictions.shape[-1] != targets.shape[-1]:
         shapes = f"{list(predictions.shape)} and {list(targets.shape)}"
         raise FedGAError(f"predictions and targets must be [..., samples], but are {shapes}")
-    true = F.one_hot(targets.long(), num_classes).to(torch.float32)
-    predicted = F.one_hot(predictions.long(), num_classes).to(torch.float32)
-    return (true.transpose(-1, -2) @ predicted).long()  # sums of 0 and 1: exact in float32 up to 2^24 samples
+
+    def counted(predictions: Tensor, targets: Tensor) -> Tensor:
+        true = F.one_hot(targets.long(), num_classes).to(torch.float32)
+        predicted = F.one_hot(predictions.long(), num_classes).to(torch.float32)
+        return (true.transpose(-1, -2) @ predicted).long()
+
+    parts = zip(predictions.split(AT_ONCE, -1), targets.split(AT_ONCE, -1), strict=True)
+    total = counted(*next(parts))
+    for part in parts:
+        total += counted(*part)
+    return total
 
 
 def recall(confusion: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from fedga.common.ranges import Number
 from fedga.errors import FedGAError, a_or_an, needs_extra
 from fedga.losses.checks import counts_per_class, described
 from fedga.losses.dense import kept_targets
-from fedga.measures.asymmetry import asymmetry_from_means, check_probabilities, forgetting, ratio_of
+from fedga.measures.asymmetry import NO_FLOAT64, asymmetry_from_means, check_probabilities, forgetting, ratio_of
 
 try:
     from torchmetrics import Metric
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NO_FLOAT64 = {"mps"}  # devices on which sums are kept in float32
 KINDS = ("frequent", "rare", "missing")
 Array = Tensor | np.ndarray | Sequence[Any]
 
@@ -167,12 +166,17 @@ class ClassForgetting(Metric):
     ) -> None:
         super().__init__(**options)
         counts = counts_per_class(class_counts)
-        self.register_buffer("class_counts", counts, persistent=False)
+        self.class_counts = counts  # no buffer, which DistributedDataParallel would overwrite with the first process's
         self.num_classes = len(counts)
         self.ignore_index, self.validate_args = ignore_index, validate_args
         self.class_names = _names(class_names, self.num_classes)
         for name in ("hits", "samples"):  # [before or after, classes]
             self.add_state(name, torch.zeros(2, self.num_classes, dtype=torch.int64), "sum")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Any:
+        super()._apply(fn, exclude_state)
+        self.class_counts = fn(self.class_counts)
+        return self
 
     def update(self, before: Array | None = None, after: Array | None = None, target: Array | None = None) -> None:
         """Add a batch: before and after [N, classes, ...] or [N, ...], either or both, and target [N, ...]."""

@@ -19,7 +19,7 @@ from fedga.data.formats.files import Progress
 from fedga.data.partitions import needs_alpha
 from fedga.engine.evaluation.metrics import Metric, own_metrics
 from fedga.engine.slots import check_pictures
-from fedga.engine.stack.lanes import Lane
+from fedga.engine.stack.lanes import Lane, check_optimizer
 from fedga.engine.stack.stacked import StackedModel
 from fedga.engine.stack.trial import check
 from fedga.errors import FedGAError
@@ -76,7 +76,7 @@ class Preparation:
         if specs:
             _ = self.metrics  # tried before anything runs
         for spec in specs:
-            make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
+            check_optimizer(make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options)), spec)
             name, options = parse_selection(spec.select)
             make_selection(name, **dict(options))
             make_server(spec.server)
@@ -127,7 +127,7 @@ class Preparation:
             of_columns = () if spec.standardize else _unlike_columns(dataset, name)
             federation = self.federation(spec)
             measured = _never_measured(dataset, name) if federation.held_out is None else _validating(spec)
-            hints = (measured, _unused(federation, spec, name), of_columns)
+            hints = (measured, _unused(federation, spec, name), of_columns, _same_as_fedavg(dataset, spec))
             found |= dict.fromkeys(chain.from_iterable(hints))
         return list(found)
 
@@ -175,6 +175,11 @@ def _unused(federation: Federation, spec: RunSpec, name: str) -> Iterator[str]:
     if used < FEW_SAMPLES * (clients := federation.num_clients):
         few = f"{clients} clients hold {used:,} of the {there_are:,} training samples of {name}"
         yield f"{few}, {used / clients:.1f} each: give fewer --clients"
+
+
+def _same_as_fedavg(dataset: Dataset, spec: RunSpec) -> Iterator[str]:
+    if spec.algorithm_name == "fedntd" and dataset.num_classes == 2:
+        yield "fedntd compares what two models say of the classes beside the true one: with two classes it is fedavg"
 
 
 def _unlike_columns(dataset: Dataset, name: str) -> Iterator[str]:

@@ -45,6 +45,7 @@ class Lane:
     rule: Selection | None = None  # an object of the user's own, instead of the one that ``spec.select`` names
 
     def __post_init__(self) -> None:
+        check_optimizer(self.algorithm, self.spec)
         object.__setattr__(self, "model", frozen(self.model, self.algorithm))
 
     @property
@@ -73,6 +74,16 @@ class Lane:
     @cached_property
     def augmentation(self) -> Augmentation:
         return Augmentation.parse("--augment", self.spec.augment)
+
+
+def check_optimizer(algorithm: Algorithm, spec: TrainingSettings) -> None:
+    """Refuse a local momentum or Adam for an algorithm that reads gradients off the way a client has gone."""
+    if not algorithm.plain_sgd_only or (spec.optimizer == "sgd" and not spec.momentum):
+        return
+    given = f"--momentum {spec.momentum:g}" if spec.optimizer == "sgd" else f"--optimizer {spec.optimizer}"
+    reason = "takes a client's change for the sum of its gradients, as only plain SGD makes it"
+    cure = "leave one of the two out, or give the server momentum instead (--server momentum)"
+    raise FedGAError(f"{given} does not go with {type(algorithm).__name__}, which {reason}: {cure}")
 
 
 def frozen(model: nn.Module, algorithm: Algorithm) -> nn.Module:
