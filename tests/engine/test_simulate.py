@@ -122,3 +122,15 @@ def test_a_rule_and_a_share_may_be_given_as_values() -> None:
     assert given.rounds == named.rounds
     assert simulate(federation, "mlp", "fedavg", select=InTurn, availability=0.5, **settings).rounds == named.rounds
     assert given.rounds != simulate(federation, "mlp", "fedavg", **settings).rounds
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2, 2)])
+def test_inputs_far_from_1_are_warned_about(shape: tuple[int, ...]) -> None:
+    """Grams, or pictures of 0 to 255 that are not uint8; neither where standardisation is asked for."""
+    generator = np.random.default_rng(0)
+    inputs, targets = generator.uniform(0, 255, (40, *shape)).astype(np.float32), np.arange(40) % 2
+    dataset = Dataset("mine", inputs, targets, inputs, targets, ("a", "b"))
+    federation = make_federation(dataset, "iid", clients=2, seed=0)
+    with pytest.warns(UserWarning, match=r"the largest values in the .* of mine lie between .*: give standardize=True"):
+        simulate(federation, "mlp", rounds=1)
+    simulate(federation, "mlp", rounds=1, standardize=True)  # a warning would be an error

@@ -179,7 +179,7 @@ def train(
         where = f"Flower, {device}" if on_flower else _several(program) or str(device)
         count = f"{len(specs)} run{'s' * (len(specs) != 1)}"
         say(f"{count} on {where}{already if finished else ''}; results go to {folder}")
-        for hint in preparation.hints(specs):
+        for hint in (*preparation.holdings(specs), *preparation.hints(specs)):
             say(hint)
         shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in finished))
         common: dict[str, Any] = {"axes": axes, "observer": Observer(shown.started, shown.advanced, say, stop)}

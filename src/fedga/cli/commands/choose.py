@@ -248,7 +248,7 @@ def _play(plan: _Plan, folder: Path, by: str) -> Any:
         hinted = [
             spec for spec in prepared.specs if spec.standardize
         ] or prepared.specs  # one way to cure columns is tried
-        for hint in prepared.preparation.hints(hinted):
+        for hint in (*prepared.preparation.holdings(prepared.specs), *prepared.preparation.hints(hinted)):
             say(hint)
         held = [prepared.preparation.federation(spec).held_out for spec in prepared.specs]
         fewest = min(len(places) for places in held if places is not None)
