@@ -230,6 +230,15 @@ def test_class_only_in_the_metadata(tmp_path: Path) -> None:
     refused("class ghost has no training sample", tmp_path / "t.parquet")
 
 
+@pytest.mark.parametrize("pair", [("Benign", "benign"), (" cat", "cat"), ("left eye", "Left  eye")])
+def test_labels_that_differ_in_case_or_spaces_alone(pair: tuple[str, str], tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.zeros((10, 2)), y=np.array([*pair] * 5))
+    refused("which differ in case or spaces alone: write both alike if they are one class, or", tmp_path / "t.npz")
+    x, letters = np.zeros((10, 2)), np.array(["a", "A"] * 5)
+    np.savez(tmp_path / "t.npz", x=x, y=letters)
+    assert load_dataset(tmp_path / "t.npz").class_names == ("A", "a")  # of handwriting: two classes
+
+
 def test_text_in_one_split_numbers_in_the_other(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2], "label": [0, 1]}), tmp_path / "train.parquet")
     pq.write_table(pa.table({"x": [1, 2], "label": ["0", "1"]}), tmp_path / "test.parquet")

@@ -16,6 +16,7 @@ from fedga.errors import FedGAError
 from fedga.spec.settings import RunSpec
 from fedga.study import prepare
 from fedga.study.prepare import Preparation, choose_device, fitting_model
+from tests.data.data_makers import pictures, write_picture_classes
 
 
 def make_spec(**values: Any) -> RunSpec:
@@ -131,6 +132,16 @@ def test_a_partition_that_leaves_samples_aside_names_the_one_that_does_not() -> 
     assert preparation.federation(all_used).sizes.sum() == 1438
     held_out = replace(spec, partition="iid", alpha=None, validate=0.5)  # to score on, which is a use
     assert "aside" not in preparation.holdings([held_out])[0]
+
+
+def test_how_folders_in_folders_are_read_is_said(tmp_path: Path) -> None:
+    labels = ["north/ill", "north/well", "south/ill", "south/well"] * 5
+    write_picture_classes(tmp_path / "chest", pictures(20, (1, 4, 4)), labels)
+    spec = RunSpec(dataset=str(tmp_path / "chest"), partition="natural", active=2)
+    [hint] = Preparation([spec]).hints([spec])
+    assert hint.startswith("folders of chest are taken as clients (north, south), with classes in them (ill, well): ")
+    asked = replace(spec, client_column="outer")
+    assert Preparation([asked]).hints([asked]) == []
 
 
 def test_pictures_need_no_hint() -> None:

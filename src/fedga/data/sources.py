@@ -14,12 +14,17 @@ from fedga.data import cache, local
 from fedga.data.assemble import TEST_EVERY, Parts, Samples, assemble, fingerprint
 from fedga.data.federation import Dataset
 from fedga.data.formats import tables
+from fedga.data.formats.csv_files import csv_start
 from fedga.data.formats.files import Progress, optional
-from fedga.data.formats.folders import image_folder
+from fedga.data.formats.folders import CLASSES, CLIENTS, image_folder
 from fedga.data.formats.npz import CHANNELS, read_npz
+from fedga.data.formats.npz import names_clients as names_clients_npz
+from fedga.data.formats.parquet import ParquetFiles
 from fedga.data.hub import download as download_source
 from fedga.errors import FedGAError, a_or_an, unknown_name
 from fedga.spec.catalog import SOURCES, Source, find_source, plain
+
+OUTER = "outer"  # in place of a column: the outer ones of a picture folder's folders in folders
 
 
 def load_dataset(
@@ -36,7 +41,8 @@ def load_dataset(
     Named sets are looked for in ``data_dir``, else in the folder ``FEDGA_DATA``, and then among earlier downloads; a
     connection is opened only with ``download=True`` and only if no copy is found. A path is an ``.npz``, ``.csv`` or
     ``.parquet`` file, or a folder of pictures or Parquet files; ``label_column`` and ``client_column`` name columns of
-    tables. ``progress(what, done, total)`` is called while pictures are decoded. A folder that is called like a data
+    tables; in a folder of pictures, ``"outer"`` for one of them says what the outer of folders in folders are.
+    ``progress(what, done, total)`` is called while pictures are decoded. A folder that is called like a data
     set is given as ``./mnist``.
 
     >>> dataset = load_dataset("digits")
@@ -129,8 +135,10 @@ def find_path(path: Path, options: tables.TableOptions) -> tuple[str, local.Loca
         if train:
             read = partial(tables.read_parquet, train, test or None, options)
             return path.resolve().name, local.LocalCopy((*train, *test), read)
-        _refuse_columns(options, f"the picture folder {path}")
-        pictures = image_folder(path)
+        if (idx := local.idx_copy(path)) is not None:
+            _refuse_columns(options, f"the folder of IDX files {path}")
+            return path.resolve().name, idx
+        pictures = image_folder(path, _outer_folders(path, options))
         return path.resolve().name, local.LocalCopy(pictures.files, partial(pictures.read, options.progress))
     readers = {
         ".npz": partial(read_npz, path, options.client_column),
@@ -142,6 +150,37 @@ def find_path(path: Path, options: tables.TableOptions) -> tuple[str, local.Loca
     if suffix == ".npz":
         _refuse_columns(replace(options, client_column=None), f"the .npz file {path}")
     return path.stem, local.LocalCopy((path,), readers[suffix])
+
+
+def _outer_folders(path: Path, options: tables.TableOptions) -> str | None:
+    """What the user says the outer ones of folders in folders are."""
+    flags = {CLIENTS: "--client-column", CLASSES: "--label-column"}
+    said = {CLIENTS: options.client_column, CLASSES: options.label_column}
+    asked = [kind for kind, column in said.items() if column is not None]
+    if any(said[kind] != OUTER for kind in asked) or len(asked) > 1:
+        given = " and ".join(flags[kind] for kind in asked)
+        cure = f"or give one as {OUTER!r} to say what the outer of folders in folders are"
+        raise FedGAError(f"the picture folder {path} has no columns: leave out {given}, {cure}")
+    return asked[0] if asked else None
+
+
+def names_clients(name: str) -> bool:
+    """Whether the files at a path say whose sample each one is; reads what stands before the samples."""
+    path = Path(name).expanduser()
+    if find_source(name) is not None or not path.exists():
+        return False
+    with suppress(FedGAError, OSError):  # whoever loads the data says what is wrong with them
+        train = local.parquet_splits(path, ("",), ())[0] if path.is_dir() else []
+        if path.is_dir() and not train:
+            return local.idx_copy(path) is None and bool(image_folder(path).train.clients)
+        if path.suffix.lower() == ".npz":
+            return names_clients_npz(path)
+        if train or path.suffix.lower() == ".parquet":
+            names = ParquetFiles([*train, path][:1]).schema.names
+        else:
+            names = csv_start(path).names if path.suffix.lower() == ".csv" else []
+        return bool({each.strip().lower() for each in names} & set(tables.CLIENT_COLUMNS))
+    return False
 
 
 def _refuse_columns(options: tables.TableOptions, what: str) -> None:

@@ -155,7 +155,7 @@ class Preparation:
             dataset, name = self.dataset(spec), Path(spec.dataset).name
             federation = self.federation(spec)
             measured = _never_measured(dataset, name) if federation.held_out is None else _validating(spec)
-            found |= dict.fromkeys(chain(measured, _unused(dataset, spec, name)))
+            found |= dict.fromkeys(chain(measured, _unused(dataset, spec, name), _folders(dataset, spec, name)))
             if not spec.standardize:
                 if id(dataset) not in remarks:
                     remarks[id(dataset)] = scale_remark(replace(dataset, name=name))
@@ -200,6 +200,16 @@ def _unused(dataset: Dataset, spec: RunSpec, name: str) -> Iterator[str]:
     if spec.partition != "natural" and dataset.train_clients is not None:
         ignored = f"{name} says whose sample each one is, and --partition {spec.partition} ignores that"
         yield f"{ignored}: give --partition natural to keep it"
+
+
+def _folders(dataset: Dataset, spec: RunSpec, name: str) -> Iterator[str]:
+    """How folders of pictures in folders were read where nobody said."""
+    path = Path(spec.dataset).expanduser()
+    by_name = spec.partition == "natural" and spec.client_column is None and dataset.train_clients is not None
+    if by_name and path.is_dir() and not any(path.glob("*.parquet")):
+        clients, classes = listed(dataset.client_names), listed(dataset.class_names)
+        read = f"folders of {name} are taken as clients ({clients}), with classes in them ({classes})"
+        yield f"{read}: give --label-column outer if the outer ones are classes"
 
 
 def fitting_model(

@@ -10,7 +10,7 @@ import typer
 
 from fedga.cli.commands.run import default_folder, setting_option
 from fedga.cli.console import fail, out, say
-from fedga.cli.training import DataDir, Device, Prepared, Program, Threads, own_option, prepare, train
+from fedga.cli.training import DataDir, Device, Prepared, Program, Threads, names_clients, own_option, prepare, train
 from fedga.errors import FedGAError, check_known
 from fedga.spec.grid import build_sweep, parse_list
 from fedga.spec.presets import PRESETS
@@ -165,7 +165,10 @@ def _plan(common: dict[str, list[Any]], share: list[Any], limits: Any, program: 
     algorithms, left_out = fitting(named, limits)
     for preset in presets:
         check_known("preset", preset, PRESETS)
-    first = build_sweep({**common, "algorithm": [algorithms[0]], "preset": presets[:1] or ["strong"]}).runs[:1]
+    tried_first = {**common, "algorithm": [algorithms[0]], "preset": presets[:1] or ["strong"]}
+    first = build_sweep(tried_first, names_clients=names_clients).runs[:1]
+    if first[0].partition == "natural":
+        common["partition"] = ["natural"]
     [base], preparation = (found := prepare(first, program, active_chosen="active" in common)).specs, found.preparation
     dataset = preparation.dataset(base)
     network = fitting_model(base.model, dataset.input_shape, dataset.num_classes, norm=base.norm)

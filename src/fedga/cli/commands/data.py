@@ -9,6 +9,7 @@ from rich.text import Text
 
 from fedga.cli.commands.run import setting_option
 from fedga.cli.console import out, say
+from fedga.cli.training import names_clients
 from fedga.cli.usage import check_data_dir, check_data_variable
 from fedga.errors import FedGAError, unknown_name
 from fedga.spec.catalog import SOURCES, find_source
@@ -116,5 +117,7 @@ def _one_run(dataset: str, written: Mapping[str, str]) -> RunSpec:
     for name, values in given.items():
         if len(values) > 1:
             raise FedGAError(f"{SETTINGS[name].flag} {written[name]!r} lists several values: give one, for one picture")
-    [spec] = build_sweep({**given, "dataset": [dataset], "algorithm": ["fedavg"], "active": [1]}).runs
+    [spec] = build_sweep(
+        {**given, "dataset": [dataset], "algorithm": ["fedavg"], "active": [1]}, names_clients=names_clients
+    ).runs
     return spec

@@ -18,6 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedga.algorithms.base import overrides
+from fedga.data.sources import names_clients
 from fedga.engine.device_data import DeviceData
 from fedga.engine.server import LaneRound
 from fedga.engine.stack.lanes import Lane, LaneState
@@ -90,7 +91,7 @@ def _main(grid: Grid, context: Context) -> None:
     elif settings.sites:
         _federate(grid, settings, given)
     else:
-        sweep = build_sweep(given)
+        sweep = build_sweep(given, names_clients=names_clients)
         _simulate(grid, sweep.runs, sweep.axes, settings.out, settings.data_dir, settings.device, _spoken(), True)
 
 
