@@ -180,6 +180,38 @@ def test_a_folder_of_idx_files_is_a_data_set(inside: str, tmp_path: Path) -> Non
     assert (dataset.name, dataset.class_names) == ("shirts", ("0", "1", "2"))
 
 
+def test_pictures_of_any_size_are_brought_to_one(tmp_path: Path) -> None:
+    """Of one colour each, so that what they become is known; with the size that they have, they stay as they are."""
+    flat = [np.full((1, 3 + at, 7 - at % 3), 20 * at, dtype=np.uint8) for at in range(10)]
+    for at, picture in enumerate(flat):
+        write_picture_classes(tmp_path / "own" / "ab"[at % 2], [picture], [f"sub{at}"])  # type: ignore[arg-type]
+    dataset = load_dataset(tmp_path / "own", label_column="outer", resize="4x6")
+    assert dataset.input_shape == (1, 4, 6)
+    kept = [0, 2, 4, 6, 1, 3, 5, 7]
+    np.testing.assert_array_equal(dataset.train_inputs, np.repeat(kept, 24).reshape(8, 1, 4, 6) * 20)
+    other = load_dataset(tmp_path / "own", label_column="outer", resize=5)  # not what the cache has for another size
+    assert other.input_shape == (1, 5, 5)
+    assert other.fingerprint != dataset.fingerprint
+    rows = [{"bytes": encode(picture), "path": "p.png"} for picture in flat]
+    pq.write_table(pa.table({"image": rows, "label": [0, 1] * 5}), tmp_path / "t.parquet")
+    in_file = load_dataset(tmp_path / "t.parquet", resize="4x6")
+    np.testing.assert_array_equal(in_file.train_inputs, np.repeat(range(8), 24).reshape(8, 1, 4, 6) * 20)
+    write_picture_classes(tmp_path / "alike", pictures(10, (3, 6, 5)), ["a", "b"] * 5)
+    assert load_dataset(tmp_path / "alike", resize="6x5").fingerprint == load_dataset(tmp_path / "alike").fingerprint
+
+
+def test_what_cannot_be_resized(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x=pictures(10, (1, 4, 4)), y=np.arange(10) % 2)
+    (tmp_path / "t.csv").write_text("x,label\n" + "1,a\n" * 5)
+    pq.write_table(pa.table({"x": [1.0] * 5, "label": [0] * 5}), tmp_path / "t.parquet")
+    for name in ("digits", tmp_path / "mine.npz", tmp_path / "t.csv", tmp_path / "t.parquet"):
+        with pytest.raises(FedGAError, match="leave out --resize"):
+            load_dataset(name, resize="8")
+    for size in ("0", "8x", "5000", "8x8x8", True):
+        with pytest.raises(FedGAError, match="--resize must be height and width from 1 to 4096 pixels, as 32 or 32x48"):
+            load_dataset(tmp_path, resize=size)
+
+
 @pytest.mark.parametrize("label", ["label", "target", "y", "class", "Label"])
 def test_csv_table(label: str, tmp_path: Path) -> None:
     rows = "\n".join(f"{i},{i / 4},{'true' if i % 3 else 'false'},{i % 2}" for i in range(20))

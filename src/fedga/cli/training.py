@@ -49,9 +49,11 @@ Track = Annotated[str | None, own_option("--track", "Log every round to wandb, m
 
 def names_clients(dataset: str) -> bool:
     """Whether a file or folder says whose sample each one is, so that it needs no partition."""
+    if find_source(dataset) is not None or not Path(dataset).expanduser().exists():
+        return False
     from fedga.data import sources  # where a path is looked at, and nowhere else
 
-    return find_source(dataset) is None and sources.names_clients(dataset)
+    return sources.names_clients(dataset)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,9 @@ from fedga.data.formats.parquet import ParquetFiles
 from fedga.data.hub import download as download_source
 from fedga.errors import FedGAError, a_or_an, unknown_name
 from fedga.spec.catalog import SOURCES, Source, find_source, plain
+from fedga.spec.kinds import PictureSize
 
+_OF_ONE_SIZE = "give --resize 32x32 (height x width) to bring all pictures to one size"
 OUTER = "outer"  # in place of a column: the outer ones of a picture folder's folders in folders
 
 
@@ -33,6 +35,7 @@ def load_dataset(
     data_dir: Path | str | None = None,
     client_column: str | None = None,
     label_column: str | None = None,
+    resize: str | int | None = None,
     download: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -42,6 +45,7 @@ def load_dataset(
     connection is opened only with ``download=True`` and only if no copy is found. A path is an ``.npz``, ``.csv`` or
     ``.parquet`` file, or a folder of pictures or Parquet files; ``label_column`` and ``client_column`` name columns of
     tables; in a folder of pictures, ``"outer"`` for one of them says what the outer of folders in folders are.
+    ``resize`` brings the pictures of a folder or a Parquet file to one height and width, as ``"32x48"`` or 32.
     ``progress(what, done, total)`` is called while pictures are decoded. A folder that is called like a data
     set is given as ``./mnist``.
 
@@ -50,9 +54,15 @@ def load_dataset(
     ((1438, 1, 8, 8), 10)
     """
     name = os.fspath(name_or_path)
-    options = tables.TableOptions(label_column, client_column, progress=progress)
+    size = "" if resize is None else PictureSize().check("--resize", resize)
+    options = tables.TableOptions(label_column, client_column, progress=progress, of_one_size=_OF_ONE_SIZE)
+    if size:
+        height, width = map(int, size.split("x"))
+        options = replace(options, resize=(height, width))
     source = find_source(name)
     mine = own_datasets(installed=source is None)
+    if size and (source is not None or plain(name) in mine):
+        raise _no_resize(name)
     if source is not None:
         if source.name != "digits":
             return _load_named(source, _folders(data_dir), options, download)
@@ -64,7 +74,7 @@ def load_dataset(
     path = Path(name).expanduser()
     if path.exists():
         name, found = find_path(path, options)
-        key = ("path", options.label_column, options.client_column)
+        key = ("path", options.label_column, options.client_column, *filter(None, [size]))
         return cache.remember(name, found.files, key, lambda: assemble(name, found.read()))
     if path.suffix.lower() in (".csv", ".parquet", ".npz") or {os.sep, "/"} & set(name):
         raise FedGAError(f"{name} does not exist: check the path, or name one of {', '.join(sorted(SOURCES))}")
@@ -137,9 +147,13 @@ def find_path(path: Path, options: tables.TableOptions) -> tuple[str, local.Loca
             return path.resolve().name, local.LocalCopy((*train, *test), read)
         if (idx := local.idx_copy(path)) is not None:
             _refuse_columns(options, f"the folder of IDX files {path}")
+            if options.resize is not None:
+                raise _no_resize(str(path))
             return path.resolve().name, idx
         pictures = image_folder(path, _outer_folders(path, options))
-        return path.resolve().name, local.LocalCopy(pictures.files, partial(pictures.read, options.progress))
+        return path.resolve().name, local.LocalCopy(
+            pictures.files, partial(pictures.read, options.progress, **options.sizes)
+        )
     readers = {
         ".npz": partial(read_npz, path, options.client_column),
         ".csv": partial(tables.read_csv, path, options),
@@ -147,9 +161,21 @@ def find_path(path: Path, options: tables.TableOptions) -> tuple[str, local.Loca
     }
     if (suffix := path.suffix.lower()) not in readers:
         raise FedGAError(f"{path} is not a data set: give an .npz, .csv or .parquet file, or a folder of pictures")
+    if options.resize is not None and suffix != ".parquet":
+        raise _no_resize(str(path))
     if suffix == ".npz":
         _refuse_columns(replace(options, client_column=None), f"the .npz file {path}")
     return path.stem, local.LocalCopy((path,), readers[suffix])
+
+
+def can_resize(name: str) -> bool:
+    """Whether the pictures at a path may have any size: those of a folder, or of a Parquet file."""
+    path = Path(name).expanduser()
+    return find_source(name) is None and (path.is_dir() or path.suffix.lower() == ".parquet")
+
+
+def _no_resize(name: str) -> FedGAError:
+    return FedGAError(f"{name} is neither a folder nor a Parquet file of your pictures: leave out --resize")
 
 
 def _outer_folders(path: Path, options: tables.TableOptions) -> str | None:

@@ -81,7 +81,7 @@ class Preparation:
             make_server(spec.server)
             if spec.alpha is not None and not needs_alpha(spec.partition):
                 raise FedGAError(f"--alpha means nothing with --partition {spec.partition}: leave it out")
-        for spec in {(s.dataset, s.model, s.norm, s.augment): s for s in specs}.values():
+        for spec in {(s.dataset, s.resize, s.model, s.norm, s.augment): s for s in specs}.values():
             # A network that does not fit the data, or the engine, is refused now, not in the middle of a sweep.
             dataset = self.dataset(spec)
             if change := Augmentation.parse("--augment", spec.augment):
@@ -98,7 +98,8 @@ class Preparation:
         return own_metrics()
 
     def dataset(self, spec: RunSpec) -> Dataset:
-        return self._load(spec.dataset, label_column=spec.label_column, client_column=spec.client_column)
+        columns = {"label_column": spec.label_column, "client_column": spec.client_column}
+        return self._load(spec.dataset, resize=spec.resize, **columns)
 
     def federation(self, spec: RunSpec) -> Federation:
         return federation_of(self.dataset(spec), spec, self._make_federation)

@@ -72,6 +72,7 @@ def show(
     classes_per_client: Annotated[str | None, _setting("classes_per_client")] = None,
     client_column: Annotated[str | None, _setting("client_column")] = None,
     label_column: Annotated[str | None, _setting("label_column")] = None,
+    resize: Annotated[str | None, setting_option("resize", metavar="HxW")] = None,
     picture: Annotated[Path | None, typer.Option("--out", help="Where the picture goes, as PNG and SVG.")] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -83,7 +84,7 @@ def show(
     from fedga.study.prepare import Preparation
 
     written = {"alpha": alpha, "partition": partition, "clients": clients, "classes_per_client": classes_per_client}
-    written |= {"seed": seed, "client_column": client_column, "label_column": label_column}
+    written |= {"seed": seed, "client_column": client_column, "label_column": label_column, "resize": resize}
     spec = _one_run(name, {setting: text for setting, text in written.items() if text is not None})
     with decoding() as progress:
         preparation = Preparation([], data_dir, progress)

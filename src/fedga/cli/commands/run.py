@@ -37,7 +37,7 @@ PANELS = {
     "What to run": ("algorithm", "preset", "seed", "rounds"),
     "Data and clients": (
         *("dataset", "alpha", "partition", "clients", "active", "standardize", "augment"),
-        *("client_column", "label_column", "classes_per_client"),
+        *("client_column", "label_column", "resize", "classes_per_client"),
     ),
     "Local training": (
         *("model", "norm", "local_epochs", "batch_size", "optimizer", "lr", "lr_schedule"),

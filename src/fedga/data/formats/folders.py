@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +27,10 @@ class Listing:
     labels: tuple[str, ...]
     clients: tuple[str, ...] = ()
 
-    def read(self, channels: int | None, progress: Progress | None) -> Samples:
+    def read(self, channels: int | None, progress: Progress | None, **sizes: Any) -> Samples:
         encoded = ((str(path), read_whole(path, "a picture")) for path in self.files)
         what = f"decoding {self.where}"
-        inputs = decode(encoded, len(self.files), channels=channels, progress=progress, what=what)
+        inputs = decode(encoded, len(self.files), channels=channels, progress=progress, what=what, **sizes)
         clients = np.array(self.clients, dtype=str) if self.clients else None
         return Samples(inputs, np.array(self.labels, dtype=str), self.where, clients)
 
@@ -50,11 +51,16 @@ class PictureFolder:
     def files(self) -> tuple[Path, ...]:
         return self.train.files + (self.test.files if self.test else ())
 
-    def read(self, progress: Progress | None) -> Parts:
-        test = self.test.read(self.channels, progress) if self.test else None
-        train = self.train.read(self.channels, progress)
+    def read(self, progress: Progress | None, **sizes: Any) -> Parts:
+        """Both splits; ``sizes`` are those of `images.decode`."""
+        test = self.test.read(self.channels, progress, **sizes) if self.test else None
+        train = self.train.read(self.channels, progress, **sizes)
         if test is not None and test.inputs.shape[1] != train.inputs.shape[1]:
-            return PictureFolder(self.train, self.test, self.class_names, channels=3).read(progress)
+            return PictureFolder(self.train, self.test, self.class_names, channels=3).read(progress, **sizes)
+        if test is not None and test.inputs.shape[2:] != train.inputs.shape[2:] and "of_one_size" in sizes:
+            trained = f"training samples of {train.where} have shape {train.inputs.shape[1:]}"
+            tested = f"test samples of {test.where} have shape {test.inputs.shape[1:]}"
+            raise FedGAError(f"{trained} but {tested}: {sizes['of_one_size']}")
         return Parts(train, test, self.class_names)
 
 
