@@ -230,6 +230,15 @@ def test_class_only_in_the_metadata(tmp_path: Path) -> None:
     refused("class ghost has no training sample", tmp_path / "t.parquet")
 
 
+@pytest.mark.parametrize("pair", [("Benign", "benign"), (" cat", "cat"), ("left eye", "Left  eye")])
+def test_labels_that_differ_in_case_or_spaces_alone(pair: tuple[str, str], tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.zeros((10, 2)), y=np.array([*pair] * 5))
+    refused("which differ in case or spaces alone: write both alike if they are one class, or", tmp_path / "t.npz")
+    x, letters = np.zeros((10, 2)), np.array(["a", "A"] * 5)
+    np.savez(tmp_path / "t.npz", x=x, y=letters)
+    assert load_dataset(tmp_path / "t.npz").class_names == ("A", "a")  # of handwriting: two classes
+
+
 def test_text_in_one_split_numbers_in_the_other(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2], "label": [0, 1]}), tmp_path / "train.parquet")
     pq.write_table(pa.table({"x": [1, 2], "label": ["0", "1"]}), tmp_path / "test.parquet")
@@ -343,7 +352,10 @@ def test_shards_with_other_columns(tmp_path: Path) -> None:
 def test_pictures_of_mixed_size(tmp_path: Path) -> None:
     write_picture_classes(tmp_path, pictures(5, (1, 8, 8)), ["a"] * 5)
     (tmp_path / "a" / "wide.png").write_bytes(encode(pictures(1, (1, 8, 9))[0]))
-    refused(r"a/wide.png is 9x8 pixels while .*a/000.png is 8x8: bring all pictures to one size", tmp_path)
+    refused(
+        r"a/wide.png is 9x8 pixels while .*a/000.png is 8x8: give --resize 32x32 \(height x width\) to bring all",
+        tmp_path,
+    )
     write_parquet(tmp_path / "t.parquet", pictures(2, (1, 8, 8)), np.array([0, 1]))
     rows = [{"bytes": encode(pictures(1, (1, 8, width))[0]), "path": f"{width}.png"} for width in (8, 8, 7)]
     pq.write_table(pa.table({"image": rows, "label": [0, 1, 0]}), tmp_path / "t.parquet")
@@ -353,7 +365,7 @@ def test_pictures_of_mixed_size(tmp_path: Path) -> None:
 def test_splits_of_other_size(tmp_path: Path) -> None:
     write_picture_classes(tmp_path / "train", pictures(2, (1, 8, 8)), ["a", "b"])
     write_picture_classes(tmp_path / "test", pictures(2, (1, 9, 9)), ["a", "b"])
-    refused(r"have shape \(1, 8, 8\) but test samples of .* have shape \(1, 9, 9\)", tmp_path)
+    refused(r"have shape \(1, 8, 8\) but test samples of .* have shape \(1, 9, 9\): give --resize", tmp_path)
 
 
 def test_named_set_of_another_size(tmp_path: Path) -> None:

@@ -388,3 +388,26 @@ if REAL_DATA is not None and (Path(REAL_DATA) / "mnist-train.parquet").is_file()
         ]
         assert dataset.train_targets[:5].tolist() == [5, 0, 4, 1, 9]
         assert dataset.train_inputs.mean() == pytest.approx(33.318, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "begins"),
+    [
+        ("mnist", "fashion-mnist", [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]),
+        ("fashion-mnist", "mnist", [9, 0, 0, 3, 0, 2, 7, 2, 5, 5]),
+    ],
+)
+@pytest.mark.parametrize("folder", ["downloads", "fashion"])
+def test_idx_files_are_told_apart_by_their_first_labels(
+    name: str, other: str, begins: list[int], folder: str, tmp_path: Path
+) -> None:
+    """Both data sets name their files alike; a folder may be called anything."""
+    train, labels, test, test_labels = splits(SOURCES[name])
+    labels = np.concatenate([begins, labels])
+    train = np.concatenate([np.zeros((len(begins), *train.shape[1:]), dtype=np.uint8), train])
+    write_mnist_originals(tmp_path / folder, (train, labels, test, test_labels), zipped=True)
+    dataset = load_dataset(name, data_dir=tmp_path / folder)
+    check_equal(dataset, (train, labels, test, test_labels))
+    with pytest.raises(FedGAError, match=f"no local copy of {other}"):
+        load_dataset(other, data_dir=tmp_path / folder)
+    assert load_dataset(tmp_path / folder).class_names == dataset.class_names

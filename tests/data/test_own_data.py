@@ -12,9 +12,17 @@ import pytest
 
 from fedga.data import load_dataset, make_federation
 from fedga.data.formats.csv_files import csv_start
+from fedga.data.sources import names_clients
 from fedga.errors import FedGAError
 from tests.cli.program import fedga
-from tests.data.data_makers import check_equal, encode, pictures, write_parquet, write_picture_classes
+from tests.data.data_makers import (
+    check_equal,
+    encode,
+    pictures,
+    write_mnist_originals,
+    write_parquet,
+    write_picture_classes,
+)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +108,108 @@ def test_grey_pictures_among_coloured_ones_are_repeated(tmp_path: Path) -> None:
     check_equal(dataset, (grey.repeat(3, axis=1), np.array([0, 1]), colour, np.array([0, 1])))
     write_picture_classes(tmp_path / "train" / "b", colour[:1], ["."], kind="bmp")
     np.testing.assert_array_equal(load_dataset(tmp_path).train_inputs[1], colour[0])
+
+
+HOSPITALS = ["north/ill", "north/well", "south/ill", "north/ill", "south/ill", "north/well"]
+
+
+def test_folders_of_hospitals_and_classes(tmp_path: Path) -> None:
+    """However the split is arranged, the same samples belong to the same clients; the data set says who holds what."""
+    train, test = pictures(6, (1, 4, 4)), pictures(2, (1, 4, 4), 1)
+    order = [0, 3, 1, 5, 2, 4]  # as the names are sorted
+    expected = (train[order], np.array([0, 0, 1, 1, 0, 0]), test, np.array([0, 1]))
+    tests = ["north/ill", "south/well"]
+    write_picture_classes(tmp_path / "inside" / "train", train, HOSPITALS)
+    write_picture_classes(tmp_path / "inside" / "test", test, tests)
+    for split, values, labels in (("train", train, HOSPITALS), ("val", test, tests)):
+        write_picture_classes(tmp_path / "outside", values, [label.replace("/", f"/{split}/") for label in labels])
+    for name in ("inside", "outside"):
+        dataset = load_dataset(tmp_path / name)
+        check_equal(dataset, expected)
+        assert (dataset.class_names, dataset.client_names) == (("ill", "well"), ("north", "south"))
+        assert dataset.train_clients is not None
+        assert dataset.train_clients.tolist() == [0, 0, 0, 0, 1, 1]
+        assert names_clients(str(tmp_path / name))
+    write_picture_classes(tmp_path / "whole", pictures(20, (1, 4, 4)), (HOSPITALS * 4)[:20])
+    assert load_dataset(tmp_path / "whole").client_names == ("north", "south")
+    outer = load_dataset(tmp_path / "whole", label_column="outer")
+    assert (outer.class_names, outer.train_clients) == (("north", "south"), None)
+
+
+def test_folders_in_folders_that_may_be_either_are_asked_about(tmp_path: Path) -> None:
+    pets = tmp_path / "pets"
+    write_picture_classes(pets, pictures(20, (1, 4, 4)), ["cat/tom", "cat/kit", "dog/rex", "dog/pip"] * 5)
+    with pytest.raises(
+        FedGAError, match=r"\(cat/kit\), each of another name: give --client-column outer if .* clients"
+    ):
+        load_dataset(pets)
+    assert not names_clients(str(pets))
+    assert load_dataset(pets, label_column="outer").class_names == ("cat", "dog")
+    asked = load_dataset(pets, client_column="outer")
+    assert (asked.client_names, asked.num_classes) == (("cat", "dog"), 4)
+    with pytest.raises(FedGAError, match="has no columns: leave out --client-column, or give one as"):
+        load_dataset(pets, client_column="owner")
+
+
+def test_one_folder_in_each_class_is_no_client(tmp_path: Path) -> None:
+    write_picture_classes(tmp_path / "pets", pictures(10, (1, 4, 4)), ["cat/images", "dog/images"] * 5)
+    assert load_dataset(tmp_path / "pets").class_names == ("cat", "dog")
+
+
+def test_clients_that_a_file_names_are_the_partition_by_default(tmp_path: Path) -> None:
+    names = np.array(["b", "a"] * 10)
+    np.savez(tmp_path / "mine.npz", x=pictures(20, (1, 4, 4)), y=np.arange(20) % 2, clients=names)
+    np.savez(tmp_path / "plain.npz", x=pictures(20, (1, 4, 4)), y=np.arange(20) % 2)
+    (tmp_path / "t.csv").write_text("x,label,Client\n" + "1,a,b\n" * 3)
+    (tmp_path / "plain.csv").write_text("x,label\n" + "1,a\n" * 3)
+    there = {name: names_clients(str(tmp_path / name)) for name in ("mine.npz", "plain.npz", "t.csv", "plain.csv")}
+    assert there == {"mine.npz": True, "plain.npz": False, "t.csv": True, "plain.csv": False}
+    assert not names_clients("digits")
+    shown = fedga("data", "show", str(tmp_path / "mine.npz"), "--out", str(tmp_path / "who"))
+    assert "mine: 2 clients, natural, seed 0" in shown.out
+    shown = fedga("data", "show", str(tmp_path / "mine.npz"), "--clients", "4", "--out", str(tmp_path / "who"))
+    assert "mine: 4 clients, dirichlet" in shown.out
+
+
+@pytest.mark.parametrize("inside", ["", "raw"])
+def test_a_folder_of_idx_files_is_a_data_set(inside: str, tmp_path: Path) -> None:
+    arrays = (pictures(6, (1, 5, 4)), np.arange(6) % 3, pictures(3, (1, 5, 4), 1), np.arange(3))
+    write_mnist_originals(tmp_path / "shirts" / inside, arrays, zipped=bool(inside))
+    dataset = load_dataset(tmp_path / "shirts")
+    check_equal(dataset, arrays)
+    assert (dataset.name, dataset.class_names) == ("shirts", ("0", "1", "2"))
+
+
+def test_pictures_of_any_size_are_brought_to_one(tmp_path: Path) -> None:
+    """Of one colour each, so that what they become is known; with the size that they have, they stay as they are."""
+    flat = [np.full((1, 3 + at, 7 - at % 3), 20 * at, dtype=np.uint8) for at in range(10)]
+    for at, picture in enumerate(flat):
+        write_picture_classes(tmp_path / "own" / "ab"[at % 2], [picture], [f"sub{at}"])  # type: ignore[arg-type]
+    dataset = load_dataset(tmp_path / "own", label_column="outer", resize="4x6")
+    assert dataset.input_shape == (1, 4, 6)
+    kept = [0, 2, 4, 6, 1, 3, 5, 7]
+    np.testing.assert_array_equal(dataset.train_inputs, np.repeat(kept, 24).reshape(8, 1, 4, 6) * 20)
+    other = load_dataset(tmp_path / "own", label_column="outer", resize=5)  # not what the cache has for another size
+    assert other.input_shape == (1, 5, 5)
+    assert other.fingerprint != dataset.fingerprint
+    rows = [{"bytes": encode(picture), "path": "p.png"} for picture in flat]
+    pq.write_table(pa.table({"image": rows, "label": [0, 1] * 5}), tmp_path / "t.parquet")
+    in_file = load_dataset(tmp_path / "t.parquet", resize="4x6")
+    np.testing.assert_array_equal(in_file.train_inputs, np.repeat(range(8), 24).reshape(8, 1, 4, 6) * 20)
+    write_picture_classes(tmp_path / "alike", pictures(10, (3, 6, 5)), ["a", "b"] * 5)
+    assert load_dataset(tmp_path / "alike", resize="6x5").fingerprint == load_dataset(tmp_path / "alike").fingerprint
+
+
+def test_what_cannot_be_resized(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x=pictures(10, (1, 4, 4)), y=np.arange(10) % 2)
+    (tmp_path / "t.csv").write_text("x,label\n" + "1,a\n" * 5)
+    pq.write_table(pa.table({"x": [1.0] * 5, "label": [0] * 5}), tmp_path / "t.parquet")
+    for name in ("digits", tmp_path / "mine.npz", tmp_path / "t.csv", tmp_path / "t.parquet"):
+        with pytest.raises(FedGAError, match="leave out --resize"):
+            load_dataset(name, resize="8")
+    for size in ("0", "8x", "5000", "8x8x8", True):
+        with pytest.raises(FedGAError, match="--resize must be height and width from 1 to 4096 pixels, as 32 or 32x48"):
+            load_dataset(tmp_path, resize=size)
 
 
 @pytest.mark.parametrize("label", ["label", "target", "y", "class", "Label"])

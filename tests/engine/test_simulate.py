@@ -146,3 +146,15 @@ def test_convolutions_whose_batches_have_padding_and_whose_server_takes_gradient
 def test_scaffold_is_refused_a_local_momentum(pictures: Dataset) -> None:
     with pytest.raises(FedGAError, match=r"^momentum 0.9 does not go with SCAFFOLD.*\(server momentum\)"):
         simulate(make_uneven_federation(pictures), "mlp", "scaffold", rounds=1, momentum=0.9)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2, 2)])
+def test_inputs_far_from_1_are_warned_about(shape: tuple[int, ...]) -> None:
+    """Grams, or pictures of 0 to 255 that are not uint8; neither where standardisation is asked for."""
+    generator = np.random.default_rng(0)
+    inputs, targets = generator.uniform(0, 255, (40, *shape)).astype(np.float32), np.arange(40) % 2
+    dataset = Dataset("mine", inputs, targets, inputs, targets, ("a", "b"))
+    federation = make_federation(dataset, "iid", clients=2, seed=0)
+    with pytest.warns(UserWarning, match=r"the largest values in the .* of mine lie between .*: give standardize=True"):
+        simulate(federation, "mlp", rounds=1)
+    simulate(federation, "mlp", rounds=1, standardize=True)  # a warning would be an error

@@ -75,6 +75,7 @@ def test_every_field_changes_the_id() -> None:
         "standardize": True,
         "centralize": True,
         "augment": "shift:2",
+        "resize": "8x8",
         "stragglers": 0.5,
         "validate": 0.1,
         "select": "in-turn",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from fedga.errors import FedGAError
 from fedga.spec.settings import RunSpec
 from fedga.study import prepare
 from fedga.study.prepare import Preparation, choose_device, fitting_model
+from tests.data.data_makers import pictures, write_picture_classes
 
 
 def make_spec(**values: Any) -> RunSpec:
@@ -104,11 +106,42 @@ def test_clients_that_are_named_and_not_used_and_very_small_ones_are_pointed_out
     rows = [f"{at / 99},{'xy'[at % 2]},hospital {at % 3}" for at in range(100)]
     (tmp_path / "table.csv").write_text("\n".join(["a,label,client", *rows]), encoding="utf-8")
     dealt = RunSpec(dataset=str(tmp_path / "table.csv"), partition="iid", clients=40, active=2)
-    named, small = Preparation([dealt]).hints([dealt])
+    [named], [held] = Preparation([dealt]).hints([dealt]), Preparation([]).holdings([dealt])
     assert named.startswith("table.csv says whose sample each one is, and --partition iid ignores that")
-    assert small == "40 clients hold 80 of the 80 training samples of table.csv, 2.0 each: give fewer --clients"
+    small = "a client with fewer than 5 learns little: give fewer --clients"
+    assert held == f"40 clients hold 80 of the 80 training samples of table.csv: 2 each; {small}"
     natural = replace(dealt, partition="natural", clients=None)
     assert Preparation([natural]).hints([natural]) == []
+    assert Preparation([]).holdings([natural]) == [
+        "3 clients hold 80 of the 80 training samples of table.csv: 26 to 27 each, median 27"
+    ]
+
+
+def test_a_partition_that_leaves_samples_aside_names_the_one_that_does_not() -> None:
+    preparation = Preparation([])
+    spec = make_spec(partition="dirichlet", alpha=0.1, clients=20, active=2)
+    federations = [preparation.federation(each) for each in (spec, replace(spec, seed=1))]
+    used = sorted(int(each.sizes.sum()) for each in federations)
+    sizes = np.concatenate([each.sizes for each in federations])
+    [said] = preparation.holdings([spec, replace(spec, seed=1)])  # once, however many runs
+    assert said.startswith(f"20 clients hold {used[0]} to {used[1]} of the 1,438 training samples of digits: ")
+    assert f": {sizes.min()} to {sizes.max()} each, median {np.median(sizes):.0f}; " in said
+    assert "--partition dirichlet leaves the others aside, --partition dirichlet-class uses all" in said
+    all_used = replace(spec, partition="dirichlet-class", alpha=1.0)
+    assert "aside" not in preparation.holdings([all_used])[0]
+    assert preparation.federation(all_used).sizes.sum() == 1438
+    held_out = replace(spec, partition="iid", alpha=None, validate=0.5)  # to score on, which is a use
+    assert "aside" not in preparation.holdings([held_out])[0]
+
+
+def test_how_folders_in_folders_are_read_is_said(tmp_path: Path) -> None:
+    labels = ["north/ill", "north/well", "south/ill", "south/well"] * 5
+    write_picture_classes(tmp_path / "chest", pictures(20, (1, 4, 4)), labels)
+    spec = RunSpec(dataset=str(tmp_path / "chest"), partition="natural", active=2)
+    [hint] = Preparation([spec]).hints([spec])
+    assert hint.startswith("folders of chest are taken as clients (north, south), with classes in them (ill, well): ")
+    asked = replace(spec, client_column="outer")
+    assert Preparation([asked]).hints([asked]) == []
 
 
 def test_pictures_need_no_hint() -> None:

@@ -14,6 +14,7 @@ import typer
 from fedga.cli.console import err, fail, say
 from fedga.cli.usage import check_data_dir, check_data_variable
 from fedga.errors import FedGAError, check_known
+from fedga.spec.catalog import find_source
 from fedga.spec.grid import Provenance
 from fedga.spec.kinds import Number
 from fedga.spec.settings import RunSpec
@@ -44,6 +45,15 @@ Cluster = Annotated[
 Threads = Annotated[str | None, own_option("--threads", "CPU threads (of each device), else all cores.", "NUMBER")]
 Engines = Annotated[str | None, own_option("--engine", "built-in, or flower: Flower's simulation on Ray.", "NAME")]
 Track = Annotated[str | None, own_option("--track", "Log every round to wandb, mlflow or tensorboard.", "LIST")]
+
+
+def names_clients(dataset: str) -> bool:
+    """Whether a file or folder says whose sample each one is, so that it needs no partition."""
+    if find_source(dataset) is not None or not Path(dataset).expanduser().exists():
+        return False
+    from fedga.data import sources  # where a path is looked at, and nowhere else
+
+    return sources.names_clients(dataset)
 
 
 @dataclass(frozen=True)
@@ -179,7 +189,7 @@ def train(
         where = f"Flower, {device}" if on_flower else _several(program) or str(device)
         count = f"{len(specs)} run{'s' * (len(specs) != 1)}"
         say(f"{count} on {where}{already if finished else ''}; results go to {folder}")
-        for hint in preparation.hints(specs):
+        for hint in (*preparation.holdings(specs), *preparation.hints(specs)):
             say(hint)
         shown = SweepProgress(specs, axes, sum(run.spec.rounds for run in finished))
         common: dict[str, Any] = {"axes": axes, "observer": Observer(shown.started, shown.advanced, say, stop)}

@@ -143,6 +143,7 @@ def _encode_labels(parts: Parts) -> Parts:
         raise FedGAError(f"labels are text in one split of {parts.train.where}, numbers in the other: write both alike")
     if textual.pop():
         names = parts.class_names or tuple(str(name) for name in np.unique(parts.train.labels))
+        _check_alike(parts)
         advice = "which has no training sample: add training samples of it, or remove it"
         return parts.with_labels([index_of_names(samples, names, advice) for samples in parts.splits], names)
     encoded, names = [whole_numbers(samples) for samples in parts.splits], parts.class_names
@@ -159,6 +160,18 @@ def _encode_labels(parts: Parts) -> Parts:
             classes = f"the classes 0 to {len(names) - 1}"
             raise FedGAError(f"{split.where} has label {listed(wrong)}, outside {classes}: correct it")
     return parts.with_labels(encoded, names)
+
+
+def _check_alike(parts: Parts) -> None:
+    """Refuse classes that differ in case or spaces alone, most often one class; single letters may well be two."""
+    seen: dict[str, str] = {}
+    for samples in parts.splits:
+        for name in np.unique(samples.labels).astype(str).tolist():
+            same = seen.setdefault(" ".join(name.split()).casefold(), name)
+            if same != name and max(len(same.strip()), len(name.strip())) > 1:
+                differ = f"labels {same!r} and {name!r}, which differ in case or spaces alone"
+                cure = "write both alike if they are one class, or give one of them another name"
+                raise FedGAError(f"{samples.where} has the {differ}: {cure}")
 
 
 def index_of_names(samples: Samples, names: Sequence[str], advice: str) -> np.ndarray:

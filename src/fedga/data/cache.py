@@ -23,7 +23,7 @@ from fedga.common.sealed import digest_of_json
 from fedga.data.federation import Dataset
 from fedga.data.formats.files import reading, within_memory
 
-READER_VERSION = 3  # raise when a reader's output changes, so that old entries are not used
+READER_VERSION = 4  # raise when a reader's output changes, so that old entries are not used
 _ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets", "train_clients")
 _STALE_SECONDS = 24 * 3600
 _BLOCK = 8 << 20  # bytes of an array that have a digest of their own, so that several threads can work on it

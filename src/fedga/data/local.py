@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,10 +10,20 @@ from fedga.data.assemble import Parts
 from fedga.data.formats import folders, originals, tables
 from fedga.data.formats.parquet import in_order
 from fedga.errors import FedGAError
-from fedga.spec.catalog import Source, plain
+from fedga.spec.catalog import SOURCES, Source, plain
 
 _SHARDED = r"(-\d{5}-of-\d{5}(-[0-9a-f]+)?)?\.parquet"
 _IDX_PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+_IDX_NAMES = [
+    (*both, *(f"{name}.gz" for name in both))
+    for part in _IDX_PARTS
+    for both in [(f"{part}-ubyte", f"{part.replace('-idx', '.idx')}-ubyte")]
+]
+_FIRST_LABELS = 10
+_BEGINS = {  # the training labels
+    "mnist": bytes([5, 0, 4, 1, 9, 2, 1, 3, 1, 4]),
+    "fashion-mnist": bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5]),
+}
 _CIFAR10 = [f"data_batch_{number}" for number in range(1, 6)]
 _CIFAR = {  # folder, archive, training batches, test batch, key of the labels
     "cifar10": ("cifar-10-batches-py", "cifar-10-python.tar.gz", _CIFAR10, "test_batch", b"labels"),
@@ -128,15 +138,36 @@ def _find_svhn(source: Source, folder: Path, options: tables.TableOptions) -> Lo
     return LocalCopy(files, partial(originals.read_svhn, *files)) if files else None
 
 
-def _find_idx(source: Source, folder: Path, options: tables.TableOptions) -> LocalCopy | None:
-    """Both data sets use the same file names, so a folder counts for Fashion-MNIST only if its path says fashion."""
-    names = [(f"{part}-ubyte", f"{part.replace('-idx', '.idx')}-ubyte") for part in _IDX_PARTS]
-    for own in (folder, folder / "raw"):
-        if ("fashion" in "/".join(own.parts[-2:]).lower()) == (source.name == "fashion-mnist"):
-            files = _all_or_none(own, [(*both, *(f"{name}.gz" for name in both)) for both in names])
-            if files:
+def idx_copy(folder: Path) -> LocalCopy | None:
+    """Four IDX files in a folder that is given by its path: MNIST, Fashion-MNIST, or others of that form."""
+    files = _idx_files(folder)
+    if files is None:
+        return None
+    source = SOURCES.get(_idx_name(files[1]) or "")
+    return LocalCopy(
+        files, lambda: replace(originals.read_idx(files), class_names=source.class_names if source else ())
+    )
+
+
+def _find_idx(source: Source, root: Path, options: tables.TableOptions) -> LocalCopy | None:
+    """Both data sets use the same file names: the first labels tell them apart, else whether the path says fashion."""
+    for own in (root, root / "raw"):
+        if files := _all_or_none(own, _IDX_NAMES):
+            says = "fashion-mnist" if "fashion" in "/".join(own.parts[-2:]).lower() else "mnist"
+            if (_idx_name(files[1]) or says) == source.name:
                 return LocalCopy(files, partial(originals.read_idx, files))
     return None
+
+
+def _idx_files(folder: Path) -> tuple[Path, ...] | None:
+    found = (_all_or_none(own, _IDX_NAMES) for own in (folder, folder / "raw"))
+    return next(filter(None, found), None)
+
+
+def _idx_name(labels: Path) -> str | None:
+    """The data set whose training labels these are, by the first of them; None for any other."""
+    begins = originals.idx_begins(labels, _FIRST_LABELS)
+    return next((name for name, first in _BEGINS.items() if begins == first), None)
 
 
 def _all_or_none(folder: Path, names: Iterable[Sequence[str]]) -> tuple[Path, ...]:

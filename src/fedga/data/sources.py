@@ -14,12 +14,19 @@ from fedga.data import cache, local
 from fedga.data.assemble import TEST_EVERY, Parts, Samples, assemble, fingerprint
 from fedga.data.federation import Dataset
 from fedga.data.formats import tables
+from fedga.data.formats.csv_files import csv_start
 from fedga.data.formats.files import Progress, optional
-from fedga.data.formats.folders import image_folder
+from fedga.data.formats.folders import CLASSES, CLIENTS, image_folder
 from fedga.data.formats.npz import CHANNELS, read_npz
+from fedga.data.formats.npz import names_clients as names_clients_npz
+from fedga.data.formats.parquet import ParquetFiles
 from fedga.data.hub import download as download_source
 from fedga.errors import FedGAError, a_or_an, unknown_name
 from fedga.spec.catalog import SOURCES, Source, find_source, plain
+from fedga.spec.kinds import PictureSize
+
+_OF_ONE_SIZE = "give --resize 32x32 (height x width) to bring all pictures to one size"
+OUTER = "outer"  # in place of a column: the outer ones of a picture folder's folders in folders
 
 
 def load_dataset(
@@ -28,6 +35,7 @@ def load_dataset(
     data_dir: Path | str | None = None,
     client_column: str | None = None,
     label_column: str | None = None,
+    resize: str | int | None = None,
     download: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -36,7 +44,9 @@ def load_dataset(
     Named sets are looked for in ``data_dir``, else in the folder ``FEDGA_DATA``, and then among earlier downloads; a
     connection is opened only with ``download=True`` and only if no copy is found. A path is an ``.npz``, ``.csv`` or
     ``.parquet`` file, or a folder of pictures or Parquet files; ``label_column`` and ``client_column`` name columns of
-    tables. ``progress(what, done, total)`` is called while pictures are decoded. A folder that is called like a data
+    tables; in a folder of pictures, ``"outer"`` for one of them says what the outer of folders in folders are.
+    ``resize`` brings the pictures of a folder or a Parquet file to one height and width, as ``"32x48"`` or 32.
+    ``progress(what, done, total)`` is called while pictures are decoded. A folder that is called like a data
     set is given as ``./mnist``.
 
     >>> dataset = load_dataset("digits")
@@ -44,9 +54,15 @@ def load_dataset(
     ((1438, 1, 8, 8), 10)
     """
     name = os.fspath(name_or_path)
-    options = tables.TableOptions(label_column, client_column, progress=progress)
+    size = "" if resize is None else PictureSize().check("--resize", resize)
+    options = tables.TableOptions(label_column, client_column, progress=progress, of_one_size=_OF_ONE_SIZE)
+    if size:
+        height, width = map(int, size.split("x"))
+        options = replace(options, resize=(height, width))
     source = find_source(name)
     mine = own_datasets(installed=source is None)
+    if size and (source is not None or plain(name) in mine):
+        raise _no_resize(name)
     if source is not None:
         if source.name != "digits":
             return _load_named(source, _folders(data_dir), options, download)
@@ -58,7 +74,7 @@ def load_dataset(
     path = Path(name).expanduser()
     if path.exists():
         name, found = find_path(path, options)
-        key = ("path", options.label_column, options.client_column)
+        key = ("path", options.label_column, options.client_column, *filter(None, [size]))
         return cache.remember(name, found.files, key, lambda: assemble(name, found.read()))
     if path.suffix.lower() in (".csv", ".parquet", ".npz") or {os.sep, "/"} & set(name):
         raise FedGAError(f"{name} does not exist: check the path, or name one of {', '.join(sorted(SOURCES))}")
@@ -129,9 +145,15 @@ def find_path(path: Path, options: tables.TableOptions) -> tuple[str, local.Loca
         if train:
             read = partial(tables.read_parquet, train, test or None, options)
             return path.resolve().name, local.LocalCopy((*train, *test), read)
-        _refuse_columns(options, f"the picture folder {path}")
-        pictures = image_folder(path)
-        return path.resolve().name, local.LocalCopy(pictures.files, partial(pictures.read, options.progress))
+        if (idx := local.idx_copy(path)) is not None:
+            _refuse_columns(options, f"the folder of IDX files {path}")
+            if options.resize is not None:
+                raise _no_resize(str(path))
+            return path.resolve().name, idx
+        pictures = image_folder(path, _outer_folders(path, options))
+        return path.resolve().name, local.LocalCopy(
+            pictures.files, partial(pictures.read, options.progress, **options.sizes)
+        )
     readers = {
         ".npz": partial(read_npz, path, options.client_column),
         ".csv": partial(tables.read_csv, path, options),
@@ -139,9 +161,52 @@ def find_path(path: Path, options: tables.TableOptions) -> tuple[str, local.Loca
     }
     if (suffix := path.suffix.lower()) not in readers:
         raise FedGAError(f"{path} is not a data set: give an .npz, .csv or .parquet file, or a folder of pictures")
+    if options.resize is not None and suffix != ".parquet":
+        raise _no_resize(str(path))
     if suffix == ".npz":
         _refuse_columns(replace(options, client_column=None), f"the .npz file {path}")
     return path.stem, local.LocalCopy((path,), readers[suffix])
+
+
+def can_resize(name: str) -> bool:
+    """Whether the pictures at a path may have any size: those of a folder, or of a Parquet file."""
+    path = Path(name).expanduser()
+    return find_source(name) is None and (path.is_dir() or path.suffix.lower() == ".parquet")
+
+
+def _no_resize(name: str) -> FedGAError:
+    return FedGAError(f"{name} is neither a folder nor a Parquet file of your pictures: leave out --resize")
+
+
+def _outer_folders(path: Path, options: tables.TableOptions) -> str | None:
+    """What the user says the outer ones of folders in folders are."""
+    flags = {CLIENTS: "--client-column", CLASSES: "--label-column"}
+    said = {CLIENTS: options.client_column, CLASSES: options.label_column}
+    asked = [kind for kind, column in said.items() if column is not None]
+    if any(said[kind] != OUTER for kind in asked) or len(asked) > 1:
+        given = " and ".join(flags[kind] for kind in asked)
+        cure = f"or give one as {OUTER!r} to say what the outer of folders in folders are"
+        raise FedGAError(f"the picture folder {path} has no columns: leave out {given}, {cure}")
+    return asked[0] if asked else None
+
+
+def names_clients(name: str) -> bool:
+    """Whether the files at a path say whose sample each one is; reads what stands before the samples."""
+    path = Path(name).expanduser()
+    if find_source(name) is not None or not path.exists():
+        return False
+    with suppress(FedGAError, OSError):  # whoever loads the data says what is wrong with them
+        train = local.parquet_splits(path, ("",), ())[0] if path.is_dir() else []
+        if path.is_dir() and not train:
+            return local.idx_copy(path) is None and bool(image_folder(path).train.clients)
+        if path.suffix.lower() == ".npz":
+            return names_clients_npz(path)
+        if train or path.suffix.lower() == ".parquet":
+            names = ParquetFiles([*train, path][:1]).schema.names
+        else:
+            names = csv_start(path).names if path.suffix.lower() == ".csv" else []
+        return bool({each.strip().lower() for each in names} & set(tables.CLIENT_COLUMNS))
+    return False
 
 
 def _refuse_columns(options: tables.TableOptions, what: str) -> None:

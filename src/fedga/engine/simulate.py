@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from fedga.algorithms import Algorithm, make_algorithm
 from fedga.data.federation import Dataset, Federation
+from fedga.data.remarks import scale_remark
 from fedga.engine.device_data import DeviceData
 from fedga.engine.engine import Engine
 from fedga.engine.evaluation.metrics import Metric, check_name, own_metrics
@@ -92,6 +94,9 @@ def simulate(
     except FedGAError as error:  # which speaks of flags
         error.args = (re.sub(r"(?<!\w)--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), str(error)),)
         raise
+    remark = "" if spec.standardize else scale_remark(dataset, "give standardize=True")
+    if remark:
+        warnings.warn(remark, stacklevel=2)
     rows: list[dict[str, float]] = []
     diverged = False
     while engine.round < spec.rounds and not diverged:

@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,8 +139,14 @@ def read_config(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
     return settings, program
 
 
-def build_sweep(flags: Mapping[str, Sequence[Any] | None], config: Path | None = None) -> Sweep:
+def build_sweep(
+    flags: Mapping[str, Sequence[Any] | None],
+    config: Path | None = None,
+    names_clients: Callable[[str], bool] = lambda dataset: False,
+) -> Sweep:
     """All runs that these flags (field name -> values, None where not given) and this TOML file describe.
+
+    A data set of which ``names_clients`` is true keeps its own clients, where nothing says how to partition it.
 
     >>> sweep = build_sweep({"dataset": ["mnist"], "algorithm": ["fedavg", "fedga"], "seed": [0, 1], "lr": [0.05]})
     >>> [(run.algorithm, run.seed, run.lr, run.rounds) for run in sweep.runs]
@@ -161,7 +167,7 @@ def build_sweep(flags: Mapping[str, Sequence[Any] | None], config: Path | None =
     if "dataset" in given:  # a known one under its one name, however it was spelt: presets and results go by it
         values, flag = given["dataset"]
         given["dataset"] = _Given(tuple(getattr(find_source(name), "name", name) for name in values), flag)
-    return _expand(_axes(given), program)
+    return _expand(_axes(given, names_clients), program)
 
 
 def _expand(axes: dict[str, _Given], program: Mapping[str, str]) -> Sweep:
@@ -191,13 +197,16 @@ def _reads(partition: str, readers: Collection[str]) -> bool:
     return partition in readers or partition not in PARTITIONS
 
 
-def _axes(given: dict[str, _Given]) -> dict[str, _Given]:
+def _axes(given: dict[str, _Given], names_clients: Callable[[str], bool]) -> dict[str, _Given]:
     """What is combined: the user's lists and the few defaults that are lists, in the order of the spec's fields."""
     demo = DEMO if given.keys().isdisjoint(("dataset", "algorithm")) else {}
     axes = {name: _Given(values, "default") for name, values in {**DEFAULTS, **demo}.items()} | given
     column = given.get("client_column", _Given())
     if "partition" not in given and column.values != (None,):
         axes["partition"] = _Given(("natural",), column.source)
+    elif given.keys().isdisjoint(("partition", *_READ_BY)) and all(map(names_clients, axes["dataset"].values)):
+        names = ", ".join(Path(name).name for name in axes["dataset"].values)
+        axes["partition"] = _Given(("natural",), f"clients named in {names}")
     partitions = axes["partition"].values
     for name, readers in _READ_BY.items():
         asked = given.get(name, _Given())

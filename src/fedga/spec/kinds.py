@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from fedga.common.ranges import Number, shown_value, wrong_value
 from fedga.errors import FedGAError, check_known
 
-__all__ = ["Kind", "Number", "OneOf", "Switch", "Text"]
+__all__ = ["Kind", "Number", "OneOf", "PictureSize", "Switch", "Text"]
 
 
 class Kind(Protocol):
@@ -83,3 +83,28 @@ class Switch(Kind):
         if (value := words.get(text.strip().lower())) is None:
             raise wrong_value(where, str(self), text)
         return value
+
+
+LONGEST_SIDE = 4096
+
+
+@dataclass(frozen=True)
+class PictureSize(Kind):
+    """Height and width in pixels as ``HxW``, or one number for both; empty where pictures are taken as they are.
+
+    >>> [PictureSize().check("--resize", value) for value in ("32", 32, "32X48", "none", "")]
+    ['32x32', '32x32', '32x48', '', '']
+    """
+
+    def __str__(self) -> str:
+        return f"height and width from 1 to {LONGEST_SIDE} pixels, as 32 or 32x48 (or none)"
+
+    def check(self, where: str, value: Any) -> str:
+        text = str(value).strip().lower() if isinstance(value, str) or type(value) is int else "?"
+        if text in ("", "none"):
+            return ""
+        sides = re.fullmatch(r"([0-9]{1,4})(?:x([0-9]{1,4}))?", text)
+        height, width = (int(side or sides[1]) for side in sides.groups()) if sides else (0, 0)
+        if not (1 <= height <= LONGEST_SIDE and 1 <= width <= LONGEST_SIDE):
+            raise wrong_value(where, str(self), value)
+        return f"{height}x{width}"

@@ -18,7 +18,7 @@ from fedga import plugins
 from fedga.common.ranges import shown_value, wrong_value
 from fedga.errors import FedGAError, unknown_name
 from fedga.spec.augmentation import Augment, Augmentation
-from fedga.spec.kinds import Kind, Number, OneOf, Switch, Text
+from fedga.spec.kinds import Kind, Number, OneOf, PictureSize, Switch, Text
 
 Options = tuple[tuple[str, float | str], ...]
 
@@ -32,7 +32,7 @@ PRECISIONS = ("float32", "tf32")
 # Settings that came after the first runs were stored, at the value those runs had: a run keeps its id.
 _LATER = {
     **{"precision": "float32", "select": "uniform", "augment": "", "centralize": False},
-    **{"availability": "always", "stragglers": 0.0, "validate": 0.0},
+    **{"availability": "always", "stragglers": 0.0, "validate": 0.0, "resize": ""},
 }
 
 NORMS = ("batch", "group", "weight", "group+weight")
@@ -105,6 +105,7 @@ class DataSettings(_Checked):
     dataset: str = _setting("digits", Text(), "data set: a known name, or the path of your own file or folder")
     label_column: str | None = _setting(None, Text(none=True), "column of your table that holds the class")
     client_column: str | None = _setting(None, Text(none=True), "column of your table that says whose sample it is")
+    resize: str = _setting("", PictureSize(), "height x width to bring your pictures to: 32, or 32x48")
     partition: str = _setting("dirichlet", Named(PARTITIONS, "partitions"), "how samples are partitioned")
     alpha: float | None = _setting(None, _ALPHA, "Dirichlet concentration α: the smaller, the more skewed the classes")
     classes_per_client: int = _setting(2, _COUNT, "classes each client holds (partition shards)")

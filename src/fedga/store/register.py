@@ -22,7 +22,7 @@ from fedga.store.records import Run
 from fedga.store.results import identity, plain_value, read_runs
 
 _DIGITS, _GLUED = 32, 48  # hexadecimal: of the hash of data alone, and with that of a trace behind it
-_data = attrgetter("dataset", "label_column", "client_column")  # runs equal in these read the same samples
+_data = attrgetter("dataset", "label_column", "client_column", "resize")  # runs equal in these read the same samples
 
 
 def register_runs(

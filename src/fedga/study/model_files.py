@@ -22,6 +22,7 @@ from fedga.common.files import write_whole
 from fedga.common.sealed import DamagedError, seal, unseal
 from fedga.data import PARTITIONS, Dataset, Federation, load_dataset
 from fedga.data.assemble import listed
+from fedga.data.sources import can_resize
 from fedga.engine.device_data import InputScaling
 from fedga.engine.headed import with_head
 from fedga.engine.stack.stacked import float_buffers, trained_parameters
@@ -70,6 +71,10 @@ class SavedModel:
         """Columns of labels and clients of its own data: those asked for, else those of the run."""
         return label_column or self.spec.label_column, client_column or self.spec.client_column
 
+    def resize(self, dataset: str | None) -> str:
+        """The size to which it wants the pictures of a folder or a file brought."""
+        return self.spec.resize if dataset is None or can_resize(dataset) else ""
+
     def check_fits(self, data: Dataset, called: str) -> None:
         """Refuse data that the network cannot read; ``called`` is the name of its file."""
         if data.input_shape != self.input_shape or data.num_classes != len(self.class_names):
@@ -91,7 +96,8 @@ class SavedModel:
     def load_trained_on(self, data_dir: Path | None = None) -> Dataset:
         """The data it was trained on; an error where they are not at hand, or are others by now."""
         label_column, client_column = self.columns()
-        data = load_dataset(self.own_data(), data_dir=data_dir, label_column=label_column, client_column=client_column)
+        columns: dict[str, Any] = {"label_column": label_column, "client_column": client_column}
+        data = load_dataset(self.own_data(), data_dir=data_dir, resize=self.spec.resize, **columns)
         if data.fingerprint != self.fingerprint:
             raise FedGAError(f"{self.spec.dataset} has changed since")
         if data.class_names != self.class_names:

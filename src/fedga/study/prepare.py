@@ -17,6 +17,7 @@ from fedga.data import Dataset, Federation, load_dataset, make_federation
 from fedga.data.assemble import listed
 from fedga.data.formats.files import Progress
 from fedga.data.partitions import needs_alpha
+from fedga.data.remarks import FEW_SAMPLES, MOST_ASIDE, aside, holdings, scale_remark
 from fedga.engine.evaluation.metrics import Metric, own_metrics
 from fedga.engine.slots import check_pictures
 from fedga.engine.stack.lanes import Lane, check_optimizer
@@ -33,8 +34,6 @@ from fedga.store.database import one_line
 from fedga.store.records import PartitionRecord
 
 CLIENTS_KEPT = 1000  # of a partition, for a report's heat map
-SMALL_VALUE, LARGE_VALUE = 0.01, 10.0  # outside, the usual size of a column's values asks for standardisation
-FEW_SAMPLES = 5  # of a client on average: below, it is said
 
 
 def choose_device(name: str, flag: str = "--device") -> torch.device:
@@ -82,7 +81,7 @@ class Preparation:
             make_server(spec.server)
             if spec.alpha is not None and not needs_alpha(spec.partition):
                 raise FedGAError(f"--alpha means nothing with --partition {spec.partition}: leave it out")
-        for spec in {(s.dataset, s.model, s.norm, s.augment): s for s in specs}.values():
+        for spec in {(s.dataset, s.resize, s.model, s.norm, s.augment): s for s in specs}.values():
             # A network that does not fit the data, or the engine, is refused now, not in the middle of a sweep.
             dataset = self.dataset(spec)
             if change := Augmentation.parse("--augment", spec.augment):
@@ -99,7 +98,8 @@ class Preparation:
         return own_metrics()
 
     def dataset(self, spec: RunSpec) -> Dataset:
-        return self._load(spec.dataset, label_column=spec.label_column, client_column=spec.client_column)
+        columns = {"label_column": spec.label_column, "client_column": spec.client_column}
+        return self._load(spec.dataset, resize=spec.resize, **columns)
 
     def federation(self, spec: RunSpec) -> Federation:
         return federation_of(self.dataset(spec), spec, self._make_federation)
@@ -119,16 +119,54 @@ class Preparation:
         """Content hash of every run's data, by run id; behind a plus that of the file of ``--availability``."""
         return {s.run_id: f"{self.dataset(s).fingerprint}+{trace_digest(s.availability)}".rstrip("+") for s in specs}
 
+    def holdings(self, specs: Sequence[RunSpec]) -> list[str]:
+        """How many samples of each data set are used, how many a client holds, and what to do about too few."""
+        by_data: dict[str, list[RunSpec]] = {}
+        for spec in specs:
+            by_data.setdefault(spec.dataset, []).append(spec)
+        return [self._holdings(Path(name).name, runs) for name, runs in by_data.items()]
+
+    def _holdings(self, name: str, specs: Sequence[RunSpec]) -> str:
+        federations = {id(found): (found, spec) for spec in specs for found in [self.federation(spec)]}
+        said = [holdings([federation for federation, _ in federations.values()], name)]
+        wasteful = [spec for federation, spec in federations.values() if aside(federation) > MOST_ASIDE]
+        if wasteful:
+            said.append(f"--partition {wasteful[0].partition} leaves the others aside, {self._using_all(wasteful[0])}")
+        if small := [spec for federation, spec in federations.values() if federation.sizes.min() < FEW_SAMPLES]:
+            natural = small[0].partition == "natural"
+            cure = "join such clients, or leave them out" if natural else "give fewer --clients"
+            said.append(f"a client with fewer than {FEW_SAMPLES} learns little: {cure}")
+        return "; ".join(said)
+
+    def _using_all(self, spec: RunSpec) -> str:
+        """The partition of the same kind that gives every sample to a client."""
+        if spec.partition != "dirichlet":
+            return "--partition iid uses all"
+        try:
+            self.federation(replace(spec, partition="dirichlet-class"))
+        except FedGAError:  # a client without a sample
+            return "--partition dirichlet-class uses all (with fewer --clients or a larger --alpha)"
+        return "--partition dirichlet-class uses all"
+
     def hints(self, specs: Sequence[RunSpec]) -> list[str]:
         """What a user should know of these data before they train; most often nothing."""
         found: dict[str, None] = {}
+        remarks = dict[int, str]()  # by data set, which many runs share
         for spec in specs:
             dataset, name = self.dataset(spec), Path(spec.dataset).name
-            of_columns = () if spec.standardize else _unlike_columns(dataset, name)
             federation = self.federation(spec)
             measured = _never_measured(dataset, name) if federation.held_out is None else _validating(spec)
-            hints = (measured, _unused(federation, spec, name), of_columns, _same_as_fedavg(dataset, spec))
-            found |= dict.fromkeys(chain.from_iterable(hints))
+            told = (
+                measured,
+                _unused(dataset, spec, name),
+                _folders(dataset, spec, name),
+                _same_as_fedavg(dataset, spec),
+            )
+            found |= dict.fromkeys(chain.from_iterable(told))
+            if not spec.standardize:
+                if id(dataset) not in remarks:
+                    remarks[id(dataset)] = scale_remark(replace(dataset, name=name))
+                found |= dict.fromkeys(filter(None, [remarks[id(dataset)]]))
         return list(found)
 
     def partitions(self, specs: Sequence[RunSpec]) -> list[PartitionRecord]:
@@ -164,17 +202,11 @@ def _validating(spec: RunSpec) -> Iterator[str]:
     yield f"validation numbers, not test numbers: {held}, and the test split is not looked at"
 
 
-def _unused(federation: Federation, spec: RunSpec, name: str) -> Iterator[str]:
-    """What the data say, or hold, and this partition leaves aside."""
-    if spec.partition == "natural":
-        return
-    used, there_are = int(federation.sizes.sum()), len(federation.dataset.train_targets)
-    if federation.dataset.train_clients is not None:
+def _unused(dataset: Dataset, spec: RunSpec, name: str) -> Iterator[str]:
+    """What the data say, and this partition leaves aside."""
+    if spec.partition != "natural" and dataset.train_clients is not None:
         ignored = f"{name} says whose sample each one is, and --partition {spec.partition} ignores that"
         yield f"{ignored}: give --partition natural to keep it"
-    if used < FEW_SAMPLES * (clients := federation.num_clients):
-        few = f"{clients} clients hold {used:,} of the {there_are:,} training samples of {name}"
-        yield f"{few}, {used / clients:.1f} each: give fewer --clients"
 
 
 def _same_as_fedavg(dataset: Dataset, spec: RunSpec) -> Iterator[str]:
@@ -182,16 +214,14 @@ def _same_as_fedavg(dataset: Dataset, spec: RunSpec) -> Iterator[str]:
         yield "fedntd compares what two models say of the classes beside the true one: with two classes it is fedavg"
 
 
-def _unlike_columns(dataset: Dataset, name: str) -> Iterator[str]:
-    """A rate that suits numbers around 1 is far too large for a weight in grams and far too small for one in tons."""
-    inputs = dataset.train_inputs
-    if inputs.ndim != 2 or inputs.dtype == np.uint8:
-        return
-    usual, sizes = np.sqrt(np.square(inputs, dtype=np.float64).mean(0)), np.abs(inputs).max(0)
-    if ((usual > 0) & ((usual < SMALL_VALUE) | (usual > LARGE_VALUE))).any():
-        between = f"between {sizes[sizes > 0].min():,.4g} and {sizes.max():,.4g}"
-        little = "the network may learn little or nothing from such columns as they are: give --standardize true"
-        yield f"the largest values in the columns of {name} lie {between}, and {little}"
+def _folders(dataset: Dataset, spec: RunSpec, name: str) -> Iterator[str]:
+    """How folders of pictures in folders were read where nobody said."""
+    path = Path(spec.dataset).expanduser()
+    by_name = spec.partition == "natural" and spec.client_column is None and dataset.train_clients is not None
+    if by_name and path.is_dir() and not any(path.glob("*.parquet")):
+        clients, classes = listed(dataset.client_names), listed(dataset.class_names)
+        read = f"folders of {name} are taken as clients ({clients}), with classes in them ({classes})"
+        yield f"{read}: give --label-column outer if the outer ones are classes"
 
 
 def fitting_model(

@@ -10,7 +10,7 @@ import typer
 
 from fedga.cli.commands.run import default_folder, setting_option
 from fedga.cli.console import fail, out, say
-from fedga.cli.training import DataDir, Device, Prepared, Program, Threads, own_option, prepare, train
+from fedga.cli.training import DataDir, Device, Prepared, Program, Threads, names_clients, own_option, prepare, train
 from fedga.errors import FedGAError, check_known
 from fedga.spec.grid import build_sweep, parse_list
 from fedga.spec.presets import PRESETS
@@ -33,6 +33,7 @@ def choose(
     active: Annotated[str | None, setting_option("active", metavar="NUMBER")] = None,
     client_column: Annotated[str | None, setting_option("client_column", metavar="NAME")] = None,
     label_column: Annotated[str | None, setting_option("label_column", metavar="NAME")] = None,
+    resize: Annotated[str | None, setting_option("resize", metavar="HxW")] = None,
     model: Annotated[str | None, setting_option("model", metavar="NAME")] = None,
     norm: Annotated[str | None, setting_option("norm", metavar="NAME")] = None,
     like: Annotated[
@@ -85,7 +86,13 @@ def choose(
     check_known("--sends", sends, ("anything", "nothing"))
     check_known("--by", by, METRICS)
     written = {"dataset": dataset, "alpha": alpha, "partition": partition, "clients": clients, "active": active}
-    written |= {"client_column": client_column, "label_column": label_column, "model": model, "norm": norm}
+    written |= {
+        "client_column": client_column,
+        "label_column": label_column,
+        "model": model,
+        "norm": norm,
+        "resize": resize,
+    }
     written |= {"seed": seeds, "rounds": rounds, "local_epochs": local_epochs, "algorithm": algorithm, "preset": preset}
     common = {name: parse_list(name, text) for name, text in written.items() if text is not None}
     for name, values in common.items():
@@ -119,7 +126,7 @@ def _deal(common: Mapping[str, list[Any]], like: Path, program: Program) -> dict
         if name in common:
             raise FedGAError(f"{SETTINGS[name].flag} says who holds what, and so does --like: give one of them")
     wanted = LabelCounts.read(like)
-    [name], columns = common["dataset"], {"label_column": common.get("label_column", [None])[0]}
+    [name], columns = common["dataset"], {key: common.get(key, [None])[0] for key in ("label_column", "resize")}
     usual = build_sweep({"dataset": [name], "algorithm": ["fedavg"], "preset": ["paper"]}).runs[0]
     from fedga.cli.progress import decoding
 
@@ -135,7 +142,7 @@ def _deal(common: Mapping[str, list[Any]], like: Path, program: Program) -> dict
     say(f"samples of {dataset.name} dealt like {like}{part}: {path}")
     say("what suits these counts need not suit your samples: run it again on those when you can")
     taken: dict[str, list[Any]] = {"model": [usual.model], "rounds": [usual.rounds], "batch_size": [usual.batch_size]}
-    return {**taken, **common, "dataset": [str(path)], "partition": ["natural"], "label_column": [None]}
+    return {**taken, **common, "dataset": [str(path)], "partition": ["natural"], "label_column": [None], "resize": [""]}
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,10 @@ def _plan(common: dict[str, list[Any]], share: list[Any], limits: Any, program: 
     algorithms, left_out = fitting(named, limits)
     for preset in presets:
         check_known("preset", preset, PRESETS)
-    first = build_sweep({**common, "algorithm": [algorithms[0]], "preset": presets[:1] or ["strong"]}).runs[:1]
+    tried_first = {**common, "algorithm": [algorithms[0]], "preset": presets[:1] or ["strong"]}
+    first = build_sweep(tried_first, names_clients=names_clients).runs[:1]
+    if first[0].partition == "natural":
+        common["partition"] = ["natural"]
     [base], preparation = (found := prepare(first, program, active_chosen="active" in common)).specs, found.preparation
     dataset = preparation.dataset(base)
     network = fitting_model(base.model, dataset.input_shape, dataset.num_classes, norm=base.norm)
@@ -248,7 +258,7 @@ def _play(plan: _Plan, folder: Path, by: str) -> Any:
         hinted = [
             spec for spec in prepared.specs if spec.standardize
         ] or prepared.specs  # one way to cure columns is tried
-        for hint in prepared.preparation.hints(hinted):
+        for hint in (*prepared.preparation.holdings(prepared.specs), *prepared.preparation.hints(hinted)):
             say(hint)
         held = [prepared.preparation.federation(spec).held_out for spec in prepared.specs]
         fewest = min(len(places) for places in held if places is not None)

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from fedga.cli.commands.run import setting_option
 from fedga.cli.console import out, say
+from fedga.cli.training import names_clients
 from fedga.cli.usage import check_data_dir, check_data_variable
 from fedga.errors import FedGAError, unknown_name
 from fedga.spec.catalog import SOURCES, find_source
@@ -71,6 +72,7 @@ def show(
     classes_per_client: Annotated[str | None, _setting("classes_per_client")] = None,
     client_column: Annotated[str | None, _setting("client_column")] = None,
     label_column: Annotated[str | None, _setting("label_column")] = None,
+    resize: Annotated[str | None, setting_option("resize", metavar="HxW")] = None,
     picture: Annotated[Path | None, typer.Option("--out", help="Where the picture goes, as PNG and SVG.")] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -82,7 +84,7 @@ def show(
     from fedga.study.prepare import Preparation
 
     written = {"alpha": alpha, "partition": partition, "clients": clients, "classes_per_client": classes_per_client}
-    written |= {"seed": seed, "client_column": client_column, "label_column": label_column}
+    written |= {"seed": seed, "client_column": client_column, "label_column": label_column, "resize": resize}
     spec = _one_run(name, {setting: text for setting, text in written.items() if text is not None})
     with decoding() as progress:
         preparation = Preparation([], data_dir, progress)
@@ -116,5 +118,7 @@ def _one_run(dataset: str, written: Mapping[str, str]) -> RunSpec:
     for name, values in given.items():
         if len(values) > 1:
             raise FedGAError(f"{SETTINGS[name].flag} {written[name]!r} lists several values: give one, for one picture")
-    [spec] = build_sweep({**given, "dataset": [dataset], "algorithm": ["fedavg"], "active": [1]}).runs
+    [spec] = build_sweep(
+        {**given, "dataset": [dataset], "algorithm": ["fedavg"], "active": [1]}, names_clients=names_clients
+    ).runs
     return spec

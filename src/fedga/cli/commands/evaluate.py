@@ -15,7 +15,7 @@ from fedga.cli.console import out, say
 from fedga.cli.training import DataDir, Device, own_option
 from fedga.cli.usage import check_data_dir
 from fedga.errors import FedGAError, check_known, quoted
-from fedga.spec.kinds import Number
+from fedga.spec.kinds import Number, PictureSize
 
 if TYPE_CHECKING:
     from fedga.data import Dataset
@@ -37,6 +37,9 @@ def evaluate_model(
     network: Annotated[str | None, _named("--model", "Your own network, package.module:Class; its code runs.")] = None,
     label_column: Annotated[str | None, _named("--label-column", "Column that holds the class.")] = None,
     client_column: Annotated[str | None, _named("--client-column", "Column of clients, not a feature.")] = None,
+    resize: Annotated[
+        str | None, own_option("--resize", "Height x width of pictures, else that of its run.", "HxW", None)
+    ] = None,
     adjust: Annotated[str | None, adjust_option()] = None,
     class_counts: Annotated[
         str | None, own_option("--class-counts", "For --adjust, else those of its run: 90,10, .csv.", "COUNTS", None)
@@ -74,7 +77,9 @@ def evaluate_model(
     asked = label_column, client_column
     if dataset is None or saved.is_own_data(dataset):
         asked = saved.columns(*asked)
-    data = load_dataset(dataset or saved.own_data(), data_dir=data_dir, label_column=asked[0], client_column=asked[1])
+    size = PictureSize().check("--resize", resize) if resize is not None else saved.resize(dataset)
+    columns: dict[str, Any] = {"label_column": asked[0], "client_column": asked[1], "resize": size}
+    data = load_dataset(dataset or saved.own_data(), data_dir=data_dir, **columns)
     saved.check_fits(data, model.name)
     if dataset is None and asked == saved.columns():
         saved.check_trained_on(data, model.name)

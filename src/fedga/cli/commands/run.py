@@ -19,6 +19,7 @@ from fedga.cli.training import (
     Program,
     Threads,
     Track,
+    names_clients,
     own_option,
     prepare,
     train,
@@ -36,7 +37,7 @@ PANELS = {
     "What to run": ("algorithm", "preset", "seed", "rounds"),
     "Data and clients": (
         *("dataset", "alpha", "partition", "clients", "active", "standardize", "augment"),
-        *("client_column", "label_column", "classes_per_client"),
+        *("client_column", "label_column", "resize", "classes_per_client"),
     ),
     "Local training": (
         *("model", "norm", "local_epochs", "batch_size", "optimizer", "lr", "lr_schedule"),
@@ -151,7 +152,8 @@ def command(
 
     A run that was stopped, by Ctrl-C or a crash, goes on where it was when the same command is given again.
     """
-    sweep = build_sweep({name: parse_list(name, text) for name, text in settings.items() if text is not None}, config)
+    given_settings = {name: parse_list(name, text) for name, text in settings.items() if text is not None}
+    sweep = build_sweep(given_settings, config, names_clients)
     refuse_unknown(sweep.runs)
     given = Program(data_dir, device, out_dir, threads, profile, track, engine, devices, cluster)
     program = given.completed(sweep.program)

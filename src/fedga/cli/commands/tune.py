@@ -11,7 +11,19 @@ import typer
 from fedga.cli.commands.choose import VALIDATE
 from fedga.cli.commands.run import default_folder, refuse_unknown, setting_option
 from fedga.cli.console import out, say
-from fedga.cli.training import Cluster, DataDir, Device, Devices, Program, Threads, Track, own_option, prepare, train
+from fedga.cli.training import (
+    Cluster,
+    DataDir,
+    Device,
+    Devices,
+    Program,
+    Threads,
+    Track,
+    names_clients,
+    own_option,
+    prepare,
+    train,
+)
 from fedga.errors import FedGAError
 from fedga.paper import LEARNING_RATES
 from fedga.spec.grid import build_sweep, parse_list
@@ -60,7 +72,7 @@ def tune(
             raise FedGAError(f"{SETTINGS[name].flag} lists several values: a rate is chosen for one, so give one")
     given.setdefault("dataset", ["digits"])
     others = [] if then is None else parse_list("algorithm", then)
-    sweep = build_sweep(given)
+    sweep = build_sweep(given, names_clients=names_clients)
     refuse_unknown(sweep.runs)
     from fedga.algorithms import make_algorithm
 

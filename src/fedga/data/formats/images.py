@@ -32,10 +32,14 @@ def decode(
     channels: int | None = None,
     progress: Progress | None = None,
     what: str = "decoding pictures",
+    resize: tuple[int, int] | None = None,
+    of_one_size: str = "bring all pictures to one size",
 ) -> np.ndarray:
     """Decode ``count`` pictures, given as (name, bytes), to ``uint8 [count, channels, height, width]``.
 
-    ``channels=None`` takes 1 if all are grey and 3 otherwise; grey pictures among coloured ones are repeated.
+    ``channels=None`` takes 1 if all are grey and 3 otherwise; grey pictures among coloured ones are repeated. With
+    ``resize`` every picture is brought to that height and width, whatever its own; else ``of_one_size`` says what to do
+    about pictures of several sizes.
     """
     pillow = optional("PIL.Image", "pillow", "reading pictures")
     out = np.empty((0, channels or 1, 0, 0), dtype=np.uint8)
@@ -43,7 +47,7 @@ def decode(
 
     def other_size(name: str, size: tuple[int, int]) -> FedGAError:
         sizes = f"{size[0]}x{size[1]} pixels while {first} is {out.shape[3]}x{out.shape[2]}"
-        return FedGAError(f"{name} is {sizes}: bring all pictures to one size")
+        return FedGAError(f"{name} is {sizes}: {of_one_size}")
 
     def other_number(found: str) -> FedGAError:
         number = f"{found} pictures where {count} were promised"
@@ -57,18 +61,21 @@ def decode(
                 raise other_number(f"more than {count}")
             picture = _opened(pillow, name, data)
             depth = max(out.shape[1], _channels(name, picture.mode))
-            depth, pixels = channels or depth, math.prod(picture.size)
+            depth, pixels = channels or depth, math.prod(resize or picture.size)
             if done and pixels != math.prod(out.shape[2:]):  # loading may turn it by a quarter, no more
                 raise other_size(name, picture.size)
             if done == 0 or depth > out.shape[1]:
-                size = f"{count:,} pictures of {picture.size[0]:,}x{picture.size[1]:,} pixels,"
-                needed = (count * depth + _BYTES_PER_PIXEL) * pixels
+                across, down = picture.size if resize is None else resize[::-1]
+                size = f"{count:,} pictures of {across:,}x{down:,} pixels,"
+                needed = count * depth * pixels + _BYTES_PER_PIXEL * math.prod(picture.size)
                 require_memory(needed, f"{first or name} and the others, {size}", _SMALLER)
             with reading(name, "a picture"):
                 picture.load()
             mode = "L" if depth == 1 else "RGB"
             if picture.mode != mode:
                 picture = picture.convert(mode)
+            if resize is not None and picture.size != resize[::-1]:
+                picture = picture.resize(resize[::-1], pillow.Resampling.BILINEAR)
             width, height = picture.size
             if done == 0:
                 out, first = np.empty((count, depth, height, width), dtype=np.uint8), name

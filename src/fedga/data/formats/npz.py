@@ -132,6 +132,13 @@ def read_npz(path: Path, client_column: str | None = None) -> Parts:
         return Parts(train, test, () if names is None else tuple(map(str, file.class_names(names))))
 
 
+def names_clients(path: Path) -> bool:
+    """Whether one of the file's arrays says whose sample each one is."""
+    with open_npz(path) as file:
+        places = {name.lower(): name for name in file.names}
+    return (_named(places, _CLIENTS, "train") or _named(places, _CLIENTS)) is not None
+
+
 def _named(places: Mapping[str, str], stems: tuple[str, ...], split: str | None = None) -> str | None:
     for stem in stems:
         for name in (f"{split}_{stem}", f"{stem}_{split}", f"{split}{stem}", f"{stem}{split}") if split else (stem,):

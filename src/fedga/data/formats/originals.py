@@ -5,6 +5,7 @@ import io
 import math
 import pickle
 import tarfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -52,6 +53,15 @@ def read_idx_array(path: Path, dimensions: int) -> np.ndarray:
             found = "more" if follow == promised else follow
             raise ValueError(f"its header promises {promised} values and {found} follow")
         return values.reshape(shape)
+
+
+def idx_begins(path: Path, count: int) -> bytes:
+    """The first values of an IDX file of labels; what is wrong with a file, whoever reads all of it says."""
+    try:
+        with open_regular(path) as file, _unzipped(file) as stream:
+            return stream.read(8 + count)[8:]
+    except (OSError, EOFError, zlib.error, FedGAError):
+        return b""
 
 
 def _unzipped(file: BinaryIO) -> BinaryIO:

@@ -78,10 +78,10 @@ class ParquetFiles:
         except (KeyError, TypeError, ValueError):
             return ()
 
-    def decode(self, column: str, *, channels: int | None, progress: Progress | None) -> np.ndarray:
-        """The pictures of a column, ``uint8 [rows, channels, height, width]``."""
+    def decode(self, column: str, *, channels: int | None, progress: Progress | None, **sizes: Any) -> np.ndarray:
+        """The pictures of a column, ``uint8 [rows, channels, height, width]``; ``sizes`` are as for `images.decode`."""
         what = f"decoding {self.paths[0].name}"
-        return decode(self._encoded(column), self.rows, channels=channels, progress=progress, what=what)
+        return decode(self._encoded(column), self.rows, channels=channels, progress=progress, what=what, **sizes)
 
     def _encoded(self, column: str) -> Iterator[tuple[str, bytes]]:
         for path in self.paths:

@@ -34,6 +34,12 @@ class TableOptions:
     client_column: str | None = None
     channels: int | None = None
     progress: Progress | None = None
+    resize: tuple[int, int] | None = None  # height and width of pictures
+    of_one_size: str = "bring all pictures to one size"  # what to do about several
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        return {"resize": self.resize, "of_one_size": self.of_one_size}
 
 
 @dataclass(frozen=True)
@@ -171,11 +177,15 @@ def _samples(
     labels = _values(columns, label, "label")
     clients = None if client is None else _values(columns, client, "client")
     if columns.files is None or not (pictures := columns.files.pictures):
+        if options.resize is not None:
+            raise FedGAError(f"{columns.where} holds no pictures: leave out --resize")
         return Samples(_features(columns, features), labels, columns.where, clients, tuple(features))
     usual = [name for name in _PICTURE_COLUMNS if name in pictures]
     if len(pictures) > 1 and not usual:
         raise FedGAError(f"{columns.where} has several columns of pictures ({', '.join(pictures)}): call one image")
-    inputs = columns.files.decode((usual or pictures)[0], channels=options.channels, progress=options.progress)
+    inputs = columns.files.decode(
+        (usual or pictures)[0], channels=options.channels, progress=options.progress, **options.sizes
+    )
     return Samples(inputs, labels, columns.where, clients)
 
 

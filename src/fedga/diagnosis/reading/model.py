@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,7 +91,8 @@ def diagnose_model(
         return with_adjustment(measured, adjustment)
 
     def load(name: str, label_column: str | None, client_column: str | None) -> Dataset:
-        return load_dataset(name, data_dir=options.data_dir, label_column=label_column, client_column=client_column)
+        columns: dict[str, Any] = {"label_column": label_column, "client_column": client_column}
+        return load_dataset(name, data_dir=options.data_dir, resize=saved.resize(name), **columns)
 
     saved = load_model(path, model, notice)
     predictor = _Predictor(saved, path.name, device, progress)

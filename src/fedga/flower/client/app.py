@@ -17,6 +17,7 @@ from torch import Tensor
 from fedga.algorithms import ALGORITHMS, Algorithm, make_algorithm
 from fedga.algorithms.base import overrides
 from fedga.data.federation import Dataset
+from fedga.data.remarks import scale_remark
 from fedga.data.site import columns_digest, load_site
 from fedga.engine.device_data import DeviceData, InputScaling
 from fedga.engine.evaluation.metrics import own_mix
@@ -294,7 +295,10 @@ def _label_column(context: Context) -> str | None:
 
 @cache
 def _site_data(path: str, classes: tuple[str, ...], label_column: str | None, device: str) -> DeviceData:
-    return DeviceData(load_site(path, classes, label_column=label_column), choose_device(device))
+    dataset = load_site(path, classes, label_column=label_column)
+    if remark := scale_remark(dataset, "make sure that the server standardises them (standardize = true)"):
+        print(remark, flush=True)
+    return DeviceData(dataset, choose_device(device))
 
 
 def _state_folder(context: Context, config: ConfigRecord) -> Path:

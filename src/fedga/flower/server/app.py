@@ -18,6 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedga.algorithms.base import overrides
+from fedga.data.sources import names_clients
 from fedga.engine.device_data import DeviceData
 from fedga.engine.server import LaneRound
 from fedga.engine.stack.lanes import Lane, LaneState
@@ -90,18 +91,27 @@ def _main(grid: Grid, context: Context) -> None:
     elif settings.sites:
         _federate(grid, settings, given)
     else:
-        sweep = build_sweep(given)
-        _simulate(grid, sweep.runs, sweep.axes, settings.out, settings.data_dir, settings.device, _spoken())
+        sweep = build_sweep(given, names_clients=names_clients)
+        _simulate(grid, sweep.runs, sweep.axes, settings.out, settings.data_dir, settings.device, _spoken(), True)
 
 
 # --- simulated clients -----------------------------------------------------------------------------------------------
 
 
 def _simulate(
-    grid: Grid, specs: Sequence[RunSpec], axes: Sequence[str], out: str, data_dir: str, device: str, observer: Observer
+    grid: Grid,
+    specs: Sequence[RunSpec],
+    axes: Sequence[str],
+    out: str,
+    data_dir: str,
+    device: str,
+    observer: Observer,
+    hinting: bool = False,  # a command that waits for its runs has said these by itself
 ) -> None:
     preparation = Preparation(specs, Path(data_dir) if data_dir else None)
     specs = preparation.fit_active(specs, chosen=False)
+    for hint in (*preparation.holdings(specs), *preparation.hints(specs)) if hinting else ():
+        observer.noticed(hint)
     folder = Path(out).expanduser().resolve()
     everyone = Roster(max(preparation.federation(spec).num_clients for spec in specs), noticed=observer.noticed)
     everyone.wait(grid, everyone.num_clients, TimeoutPolicy().arrive_within_s)
@@ -153,6 +163,8 @@ def _federate(grid: Grid, settings: Settings, given: dict[str, list[Any]]) -> No
     given = {"evaluate_every": [1], "diagnose_every": [1], **given}
     given["active"] = [number or len(names) for number in given.get("active", [0])]
     sweep = build_sweep(given | {"dataset": [SITES + settings.name], "partition": ["natural"]})
+    if not all(spec.standardize for spec in sweep.runs) and (remark := sites.scale_remark()):
+        observer.noticed(remark)
     _check_number("active", max(spec.active for spec in sweep.runs), names)
 
     told: dict[str, Any] = {"config": {"classes": classes}, "class_counts": sites.class_counts}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedga.algorithms import make_algorithm
+from fedga.data import remarks
 from fedga.data.federation import Dataset, Federation
 from fedga.data.site import columns_digest, load_central
 from fedga.engine.evaluation.metrics import own_metrics
@@ -54,6 +55,10 @@ class Sites:
         algorithm = make_algorithm(spec.algorithm_name, **dict(spec.algorithm_options))
         unknown = np.zeros(self.roster.num_clients + 1, dtype=np.int64)
         return Lane(spec, Federation(self.dataset, unknown[:0], unknown), algorithm, model, own_metrics())
+
+    def scale_remark(self) -> str:
+        """On inputs far from 1, where the server has samples to see that on; a site sees its own."""
+        return remarks.scale_remark(self.dataset)
 
     def fingerprints(self, specs: Sequence[RunSpec]) -> dict[str, str]:
         """Of what has to stay the same for a run to go on."""
