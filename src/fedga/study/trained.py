@@ -90,7 +90,7 @@ class TrainedModel:
             logits = self.network(torch.from_numpy(rows).to(self.device)).double()
             yield (logits if moved is None else logits + moved).softmax(1).cpu().numpy()
 
-    def checked(self, X: Any) -> np.ndarray:  # noqa: N803
+    def checked(self, X: Any, called: str = "X") -> np.ndarray:  # noqa: N803
         """``X`` as an array that the network can read; an error where it is none."""
         if columns := [str(name) for name in getattr(X, "columns", ())]:
             X = self._by_name(X, columns)  # noqa: N806
@@ -101,14 +101,18 @@ class TrainedModel:
                 warnings.simplefilter("ignore")  # of NumPy, on rows of several lengths: an error says more
                 samples = np.asarray(X)
         except (ValueError, TypeError) as error:
-            raise FedGAError(f"X is {a_or_an(X)} that is no array ({error}): give numbers of one shape") from None
+            raise FedGAError(
+                f"{called} is {a_or_an(X)} that is no array ({error}): give numbers of one shape"
+            ) from None
         if samples.dtype.kind not in "uifb":
-            raise FedGAError(f"X holds values of type {samples.dtype}: give numbers")
+            raise FedGAError(f"{called} holds values of type {samples.dtype}: give numbers")
         if samples.ndim == 0 or samples.shape[1:] != self.input_shape:
             wanted = ", ".join(["samples", *map(str, self.input_shape)])
             one = "; one sample is X[None]" if samples.shape == self.input_shape else ""
-            raise FedGAError(f"X has shape {list(samples.shape)}, and {self.name} reads [{wanted}]: reshape it{one}")
-        self._check_values(samples)
+            raise FedGAError(
+                f"{called} has shape {list(samples.shape)}, and {self.name} reads [{wanted}]: give that shape{one}"
+            )
+        self._check_values(samples, called)
         return samples if samples.dtype == np.uint8 else samples.astype(np.float32, copy=False)
 
     def _by_name(self, table: Any, columns: Sequence[str]) -> Any:
@@ -118,23 +122,25 @@ class TrainedModel:
         check_features(columns, self.feature_names, "X", self.name)
         return table[list(self.feature_names)].to_numpy()
 
-    def _check_values(self, samples: np.ndarray) -> None:
+    def _check_values(self, samples: np.ndarray, called: str) -> None:
         """Refuse pictures on another scale than those it was trained on, which would be answered without a word."""
         with np.errstate(over="ignore"):
             finite = samples.dtype.kind != "f" or np.isfinite(samples.astype(np.float32, copy=False)).all()
         if not finite:
-            raise FedGAError("X has values that are NaN, infinite or too large: fill them in, or leave these rows out")
+            raise FedGAError(
+                f"{called} has values that are NaN, infinite or too large: fill them in, or leave these rows out"
+            )
         if len(self.input_shape) != _PICTURE_AXES or not samples.size:
             return
         # How far apart stored values lay: their deviation, or the number by which all were divided.
         spread, highest = 1 / float(self.saved.pixels.scale.min()), float(samples.max())
         fractions = samples.dtype.kind == "f" and bool((samples != np.rint(samples)).any())
         if spread > _FRACTIONS_SPREAD and fractions and float(samples.min()) >= 0 and highest <= 1:
-            sentence = f"X has pictures of fractions from 0 to 1, and {self.name} was trained on larger numbers"
+            sentence = f"{called} has pictures of fractions from 0 to 1, and {self.name} was trained on larger numbers"
             raise FedGAError(f"{sentence}: give the pictures as they were stored (uint8, most likely)")
         far = samples.dtype == np.uint8 or self.spec.standardize
         if spread <= 1 and far and highest > _FAR * spread:
-            sentence = f"X has pictures with values up to {highest:g}, and {self.name} was trained on fractions"
+            sentence = f"{called} has pictures with values up to {highest:g}, and {self.name} was trained on fractions"
             raise FedGAError(f"{sentence}: divide them as those were (by 255, most likely)")
 
 
