@@ -103,12 +103,12 @@ def test_an_exported_program_gives_the_same_probabilities(tmp_path: Path) -> Non
     dataset = colours()
     model, _ = saved(dataset, tmp_path, "lenet")
     path = export_model(model, tmp_path / "one.pt2")
-    notes = {"fedga.json": ""}
+    notes = {"about.json": ""}
     program = torch.export.load(path, extra_files=notes).module()
     for samples in (dataset.test_inputs, dataset.test_inputs[:1]):  # any number of them
         found = program(torch.from_numpy(samples).float()).numpy()
         np.testing.assert_allclose(found, model.predict_proba(samples), rtol=0, atol=1e-6)
-    assert json.loads(json.loads(notes["fedga.json"])["class_names"]) == list(dataset.class_names)
+    assert json.loads(json.loads(notes["about.json"])["class_names"]) == list(dataset.class_names)
     assert json.loads((tmp_path / "one.json").read_text(encoding="utf-8"))["input_shape"] == ["samples", 3, 16, 16]
 
 

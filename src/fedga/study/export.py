@@ -17,7 +17,7 @@ from fedga.store.database import one_line
 from fedga.study.trained import TrainedModel
 
 FORMATS = {"torch-export": ".pt2", "onnx": ".onnx"}  # TorchScript is deprecated in PyTorch
-NOTES = "fedga.json"  # the extra file of a .pt2 file
+NOTES = "about.json"  # the extra file of a .pt2 file
 _ONNX = ("onnx", "onnxscript")
 
 
