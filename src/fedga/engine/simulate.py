@@ -25,6 +25,8 @@ from fedga.selection import Selection
 from fedga.selection.check import check_selection
 from fedga.spec.settings import DataSettings, TrainingSettings, parse_algorithm
 
+_SHOWN = ("accuracy", "client_accuracy", "macro_f1", "ea_ratio")
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -34,6 +36,22 @@ class RunResult:
     model: nn.Module  # the last global model
     averaged_model: nn.Module | None  # its mean over rounds, with ``server_average``
     diverged: bool
+
+    def __repr__(self) -> str:
+        return f"RunResult({', '.join(f'{name} {value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        from fedga.drawing import inline
+
+        name = next((name for name in ("accuracy", "client_accuracy") if self.rounds and name in self.rounds[-1]), "")
+        rounds, values = [row["round"] for row in self.rounds], [row.get(name, np.nan) for row in self.rounds]
+        return inline.card("A federated run", self._facts(), inline.curve(rounds, values))
+
+    def _facts(self) -> dict[str, str]:
+        last = self.rounds[-1] if self.rounds else {}
+        facts = {"round": f"{last['round']:g}"} if last else {"rounds": "none evaluated"}
+        facts |= {name.replace("_", " "): f"{last[name]:.4g}" for name in _SHOWN if name in last}
+        return facts | ({"diverged": "yes"} if self.diverged else {})
 
 
 def simulate(

@@ -29,9 +29,9 @@ class Results:
 
     - ``runs``: a row per run: its settings, seed, status and the metrics of its last evaluated round.
     - ``metrics``: a row per run and evaluated round: settings, seed, round, and a column per metric.
-    - ``clients``: a row per run, evaluated round, active client and class (its place, from 0): samples of the class that
-      the client holds, and the accuracy on it of the model before and after the client's training. An archive has the
-      last round alone.
+    - ``clients``: a row per run, evaluated round, active client and class (its place, from 0): samples of the class
+      that the client holds, and the accuracy on it of the model before and after the client's training. An archive has
+      the last round alone.
     - ``curves``: the same numbers as ``metrics``, as arrays, for code without pandas.
     - ``plot(metric)``: the curves, one line per setting, as a matplotlib figure.
 
