@@ -19,6 +19,7 @@ from fedga.engine.evaluation.metrics import Metric, check_name, own_metrics
 from fedga.engine.headed import with_head
 from fedga.engine.server import LaneRound
 from fedga.engine.stack.lanes import Lane
+from fedga.engine.watch import shown_rounds
 from fedga.errors import FedGAError, check_known
 from fedga.models import ModelBuilder, build_model
 from fedga.selection import Selection
@@ -62,6 +63,7 @@ def simulate(
     device: str | torch.device = "cpu",
     on_round: Callable[[LaneRound], None] | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> RunResult:
     """Train one run on one machine and return its curve and its model; nothing is written to disk.
@@ -70,7 +72,8 @@ def simulate(
     are the flags of ``fedga run`` by their names (``rounds=100, lr=0.1, active=10, server="momentum", seed=0``), and
     ``select`` may be a rule of your own, an object or a class.
     ``metrics`` are functions of your own, by the names of their columns: each is given an `Evaluation` and returns one
-    number per model. Those that your ``fedga.toml`` names are measured too.
+    number per model. Those that your ``fedga.toml`` names are measured too. ``progress`` shows a bar of rounds; None:
+    on a terminal and in a notebook.
 
     >>> from fedga.data import load_dataset, make_federation
     >>> federation = make_federation(load_dataset("digits"), clients=10, seed=0, alpha=0.5)
@@ -112,13 +115,15 @@ def simulate(
         raise
     rows: list[dict[str, float]] = []
     diverged = False
-    while engine.round < spec.rounds and not diverged:
-        [result] = engine.run_round()
-        diverged = result.diverged
-        if result.metrics is not None:
-            rows.append({"round": result.round, **result.metrics})
-        if on_round is not None:
-            on_round(result)
+    with shown_rounds(spec.rounds, progress) as advance:
+        while engine.round < spec.rounds and not diverged:
+            [result] = engine.run_round()
+            diverged = result.diverged
+            if result.metrics is not None:
+                rows.append({"round": result.round, **result.metrics})
+            advance(result.round, result.metrics)
+            if on_round is not None:
+                on_round(result)
     return _result(engine, network, rows, diverged)
 
 
