@@ -139,7 +139,7 @@ def read_unlabelled(
     columns = columns.with_values(kinds, features)
     beside = {}
     for name, kind in kinds.items():
-        if columns.column(name).null_count:
+        if columns.column(name).null_count or not len(columns.column(name)):
             continue
         values = _values(columns, name, "client")  # of which any may be missing
         if np.isin(values.astype(str), _MISSING).any():
