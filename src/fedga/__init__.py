@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from fedga.measures.torchmetrics import ClassForgetting as ClassForgetting
     from fedga.measures.torchmetrics import EARatio as EARatio
     from fedga.measures.torchmetrics import ErrorAsymmetry as ErrorAsymmetry
+    from fedga.report.loaded import Results as Results
+    from fedga.report.loaded import load_results as load_results
+    from fedga.study.trained import TrainedModel as TrainedModel
+    from fedga.study.trained import load_model as load_model
 
 keep_old_names()
 
@@ -56,6 +60,8 @@ _HOMES = {
         *("MultilabelGALoss", "multilabel_class_counts", "multilabel_error_asymmetry", "multilabel_ga_loss"),
     ),
     "fedga.engine.simulate": ("RunResult", "simulate"),
+    "fedga.report.loaded": ("Results", "load_results"),
+    "fedga.study.trained": ("TrainedModel", "load_model"),
 }
 # What needs an extra is not in __all__: `from fedga import *` must not.
 _HOMES_OF_EXTRAS = {
@@ -76,4 +82,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_HOME_OF})

@@ -64,6 +64,7 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
       have the last round (0: none of the latter). Both evaluate on the training rows, the latter the model of every
       active site: at hundreds of sites one evaluation takes longer than many rounds of training.
     - ``device``: where to train: ``"cpu"``, ``"cuda"``, ``"cuda:1"``. Predictions are made on the CPU.
+    - ``progress``: show a bar of rounds; None: on a terminal and in a notebook.
     - ``random_state``: a whole number is the seed itself, as in ``fedga run --seeds``.
 
     ``predict_proba`` is overconfident, as networks that are trained to the end are: on `load_breast_cancer` over three
@@ -118,6 +119,7 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
         evaluate_every: int = 5,
         diagnose_every: int = 0,
         device: str | torch.device = "cpu",
+        progress: bool | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.__dict__.update({name: value for name, value in locals().items() if name not in ("self", "__class__")})
@@ -190,6 +192,7 @@ class FedGAClassifier(ClassifierMixin, BaseEstimator):
             partial(MLP, hidden=self.hidden) if self.model == "mlp" else self.model,
             self.algorithm,
             device=self.device,
+            progress=self.progress,
             on_round=self._remember,
             active=active,
             seed=int(seed),

@@ -60,6 +60,8 @@ CASES = {  # how many are loaded at most, a tenth more than when this was writte
     "run --help": (350, (*LIBRARIES, *ARRAYS, *PLUGINS)),
     "paper": (230, NONE),
     "results nowhere": (370, (*LIBRARIES, *HELP, *PLUGINS)),
+    "predict model.safetensors new.csv --out x.txt": (400, (*LIBRARIES, *HELP)),
+    "export model.safetensors --format x": (270, (*LIBRARIES, *HELP)),
     "data list": (400, (*LIBRARIES, *HELP, "sqlite3")),
     "diagnose predictions.csv --no-page": (455, (*(set(LIBRARIES) - {"pyarrow", "rich.progress"}), *HELP, "email")),
     "algorithms": (1450, ("torch._dynamo", "sympy", "triton", "pandas", "sklearn", "matplotlib", "flwr", *HELP)),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedga.algorithms import Algorithm
-from fedga.report.combinable import combinable_rows
-from fedga.report.costs import algorithms_rows
-from fedga.report.listing import combinable_listing, listing
+from fedga.report.methods.combinable import combinable_rows
+from fedga.report.methods.costs import algorithms_rows
+from fedga.report.methods.listing import combinable_listing, listing
 from tests.report.test_tables import MLP, cells, printed
 
 NAMES = [f"{'algorithm'[: 3 + at % 7]}-number-{at:02}" for at in range(30)]

@@ -21,9 +21,9 @@ from fedga.algorithms.fednh import FedNH
 from fedga.algorithms.parameters import Parameters
 from fedga.data.partitions import PARTITIONS
 from fedga.models import build_model
-from fedga.report.combinable import combinable_rows, combinable_table
-from fedga.report.costs import algorithms_rows, algorithms_table, cost_columns
 from fedga.report.curves import Curve, curves_from_rows
+from fedga.report.methods.combinable import combinable_rows, combinable_table
+from fedga.report.methods.costs import algorithms_rows, algorithms_table, cost_columns
 from fedga.report.summary import summary_rows, summary_table
 from fedga.report.tables import settings_table
 from fedga.report.terminal import TitledTable

@@ -58,6 +58,8 @@ _HOMES = {
     "unpack": ("inspect", "unpack"),
     "repair": ("inspect", "repair"),
     "evaluate": ("evaluate", "evaluate_model"),
+    "predict": ("predict", "predict"),
+    "export": ("predict", "export"),
     "diagnose": ("diagnose", "diagnose"),
     "algorithms": ("algorithms", "algorithms"),
     "new": ("new", "app"),

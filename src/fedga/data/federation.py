@@ -26,6 +26,25 @@ class Dataset:
     feature_names: tuple[str, ...] = ()  # the columns of a table, where they have names
     fingerprint: str = ""  # content hash: a run is only continued on the data it began with
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.input_shape))
+        samples = f"{len(self.train_targets):,} training and {len(self.test_targets):,} test samples of {shape}"
+        return f"Dataset({self.name}: {samples}, {self.num_classes} classes)"
+
+    def _repr_html_(self) -> str:
+        from fedga.drawing import inline
+
+        trained = np.bincount(self.train_targets, minlength=self.num_classes)
+        facts = {
+            "training samples": f"{len(self.train_targets):,}",
+            "test samples": f"{len(self.test_targets):,}",
+            "shape of a sample": " x ".join(map(str, self.input_shape)),
+            "classes": f"{self.num_classes}, of {trained.min():,} to {trained.max():,} training samples each",
+        }
+        if self.train_clients is not None:
+            facts["clients of its own"] = f"{len(self.client_names):,}"
+        return inline.card(self.name, facts)
+
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
@@ -48,6 +67,22 @@ class Federation:
     held_out: np.ndarray | None = field(
         default=None, repr=False
     )  # of the clients, to score on instead of the test split
+
+    def __repr__(self) -> str:
+        held = f"{len(self.indices):,} of {len(self.dataset.train_targets):,} training samples"
+        return f"Federation({self.num_clients:,} clients hold {held} of {self.dataset.name})"
+
+    def _repr_html_(self) -> str:
+        from fedga.drawing import inline
+
+        of_client = (self.class_counts > 0).sum(1)
+        facts = {
+            "samples held": f"{len(self.indices):,} of {len(self.dataset.train_targets):,}",
+            "samples of a client": f"{self.sizes.min():,} to {self.sizes.max():,}",
+            "classes of a client": f"{of_client.min()} to {of_client.max()} of {self.dataset.num_classes}",
+        }
+        title = f"{self.num_clients:,} clients, {self.dataset.name}"
+        return inline.card(title, facts, inline.label_map(self.class_counts))
 
     @property
     def num_clients(self) -> int:

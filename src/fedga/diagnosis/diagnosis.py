@@ -35,6 +35,16 @@ class Diagnosis:
     notes: tuple[str, ...] = ()  # what the numbers were measured on, where it is not obvious
     before: Self | None = None  # of adjusted predictions: the diagnosis of the same without the adjustment
 
+    def __repr__(self) -> str:
+        return f"Diagnosis({self.name}: {self.headline})"
+
+    def _repr_html_(self) -> str:
+        from fedga.drawing import inline
+
+        classes = zip(self.class_names, self.everywhere.accuracy, self.everywhere.asymmetry, strict=True)
+        facts = {name: f"accuracy {right:.3f}, error asymmetry {ea:.3g}" for name, right, ea in classes}
+        return inline.card(self.headline, {"EA ratio": f"{self.ea_ratio:.3g}"} | facts)
+
     @property
     def ea_ratio(self) -> float:
         """Largest over smallest error asymmetry of any class, 1 if unbiased."""

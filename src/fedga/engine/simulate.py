@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedga.algorithms import Algorithm, make_algorithm
+from fedga.common.watch import shown_rounds
 from fedga.data.federation import Dataset, Federation
 from fedga.data.remarks import scale_remark
 from fedga.engine.device_data import DeviceData
@@ -27,6 +28,8 @@ from fedga.selection import Selection
 from fedga.selection.check import check_selection
 from fedga.spec.settings import DataSettings, TrainingSettings, parse_algorithm
 
+_SHOWN = ("accuracy", "client_accuracy", "macro_f1", "ea_ratio")
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -37,6 +40,22 @@ class RunResult:
     averaged_model: nn.Module | None  # its mean over rounds, with ``server_average``
     diverged: bool
 
+    def __repr__(self) -> str:
+        return f"RunResult({', '.join(f'{name} {value}' for name, value in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        from fedga.drawing import inline
+
+        name = next((name for name in ("accuracy", "client_accuracy") if self.rounds and name in self.rounds[-1]), "")
+        rounds, values = [row["round"] for row in self.rounds], [row.get(name, np.nan) for row in self.rounds]
+        return inline.card("A federated run", self._facts(), inline.curve(rounds, values))
+
+    def _facts(self) -> dict[str, str]:
+        last = self.rounds[-1] if self.rounds else {}
+        facts = {"round": f"{last['round']:g}"} if last else {"rounds": "none evaluated"}
+        facts |= {name.replace("_", " "): f"{last[name]:.4g}" for name in _SHOWN if name in last}
+        return facts | ({"diverged": "yes"} if self.diverged else {})
+
 
 def simulate(
     federation: Federation,
@@ -46,6 +65,7 @@ def simulate(
     device: str | torch.device = "cpu",
     on_round: Callable[[LaneRound], None] | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> RunResult:
     """Train one run on one machine and return its curve and its model; nothing is written to disk.
@@ -54,7 +74,8 @@ def simulate(
     are the flags of ``fedga run`` by their names (``rounds=100, lr=0.1, active=10, server="momentum", seed=0``), and
     ``select`` may be a rule of your own, an object or a class.
     ``metrics`` are functions of your own, by the names of their columns: each is given an `Evaluation` and returns one
-    number per model. Those that your ``fedga.toml`` names are measured too.
+    number per model. Those that your ``fedga.toml`` names are measured too. ``progress`` shows a bar of rounds; None:
+    on a terminal and in a notebook.
 
     >>> from fedga.data import load_dataset, make_federation
     >>> federation = make_federation(load_dataset("digits"), clients=10, seed=0, alpha=0.5)
@@ -99,13 +120,15 @@ def simulate(
         warnings.warn(remark, stacklevel=2)
     rows: list[dict[str, float]] = []
     diverged = False
-    while engine.round < spec.rounds and not diverged:
-        [result] = engine.run_round()
-        diverged = result.diverged
-        if result.metrics is not None:
-            rows.append({"round": result.round, **result.metrics})
-        if on_round is not None:
-            on_round(result)
+    with shown_rounds(spec.rounds, progress) as advance:
+        while engine.round < spec.rounds and not diverged:
+            [result] = engine.run_round()
+            diverged = result.diverged
+            if result.metrics is not None:
+                rows.append({"round": result.round, **result.metrics})
+            advance(result.round, result.metrics)
+            if on_round is not None:
+                on_round(result)
     return _result(engine, network, rows, diverged)
 
 

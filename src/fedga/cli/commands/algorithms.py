@@ -50,9 +50,9 @@ def algorithms(
         return
 
     from fedga.algorithms import ALGORITHMS, algorithm_class, own_algorithms
-    from fedga.report.combinable import combinable_rows, combinable_table
-    from fedga.report.costs import algorithms_rows, algorithms_table
-    from fedga.report.listing import combinable_listing, listing
+    from fedga.report.methods.combinable import combinable_rows, combinable_table
+    from fedga.report.methods.costs import algorithms_rows, algorithms_table
+    from fedga.report.methods.listing import combinable_listing, listing
 
     number = int(Number(whole=True, least=2, most=_MOST_CLASSES).parse("--classes", classes) or 0)
     parameters = _parameters(model, shape, number)

@@ -85,7 +85,7 @@ def evaluate_model(
         saved.check_trained_on(data, model.name)
     if data.class_names != saved.class_names:
         say(f"the classes of {data.name} have other names than those it was trained on: taken in the order they stand")
-    counts = None if tau is None else _training_counts(saved, data, class_counts, model, data_dir)
+    counts = None if tau is None else training_counts(saved, data, class_counts, model, data_dir)
     stacked = StackedModel(saved.model).to(where)
     params, buffers = stacked.flatten(saved.model)
     on_device = DeviceData(data, where)
@@ -112,16 +112,25 @@ def evaluate_model(
     _print(saved, data, measured, counts, tau)
 
 
-def _training_counts(
-    saved: SavedModel, data: Dataset, given: str | None, path: Path, data_dir: Path | None
+def training_counts(
+    saved: SavedModel, data: Dataset | None, given: str | None, path: Path, data_dir: Path | None
 ) -> TrainingCounts:
-    """Samples of each class that it was trained on: those given, else those of the clients of its run."""
+    """Samples of each class that it was trained on: those given, else those of the clients of its run.
+
+    ``data`` may be what it was trained on, and is used then.
+    """
     from fedga.diagnosis.counts import TrainingCounts, holdings_of, read_counts
 
     if given is not None:
-        return holdings_of(read_counts(given), data.class_names, (), "as given with --class-counts")
+        return holdings_of(
+            read_counts(given),
+            saved.class_names if data is None else data.class_names,
+            (),
+            "as given with --class-counts",
+        )
     try:
-        trained_on = data if data.fingerprint == saved.fingerprint else saved.load_trained_on(data_dir)
+        is_own = data is not None and data.fingerprint == saved.fingerprint
+        trained_on = data if data is not None and is_own else saved.load_trained_on(data_dir)
         held = saved.federation(trained_on).class_counts
     except FedGAError as error:
         reason = f"how many samples of each class {path.name} was trained on is not known"

@@ -142,6 +142,16 @@ def _holds_pictures(folder: Path) -> bool:
         return any(path.suffix.lower() in SUFFIXES and not path.is_dir() for path in folder.iterdir())
 
 
+def any_pictures(root: Path) -> tuple[Path, ...]:
+    """All pictures under a folder, whatever the folders inside it mean; or the one picture that ``root`` is."""
+    if not root.is_dir():
+        return (root,)
+    found = _pictures_below(root)
+    if not found:
+        raise FedGAError(f"{root} holds no pictures: put some there ({', '.join(sorted(SUFFIXES))})")
+    return tuple(found)
+
+
 def _by_class(root: Path) -> Listing:
     pictures = {folder.name: _pictures_in(folder, root) for folder in _subfolders(root)}
     if not pictures:
@@ -156,7 +166,10 @@ def _pictures_in(folder: Path, root: Path) -> list[Path]:
     """All pictures under a class's folder; links to folders inside it are not followed, which might never end."""
     if root.resolve().is_relative_to(folder.resolve()):
         raise FedGAError(f"{folder} links to a folder that it lies in itself: put the pictures of one class there")
+    return _pictures_below(folder)
 
+
+def _pictures_below(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:  # else a folder that cannot be looked into would count as empty
         raise error
 

@@ -139,6 +139,29 @@ def names_clients(path: Path) -> bool:
     return (_named(places, _CLIENTS, "train") or _named(places, _CLIENTS)) is not None
 
 
+def read_unlabelled(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Inputs of a file without labels, or with; where there are two splits, those of the test split.
+
+    Labels and clients are found as ``label`` and ``client``, and are left out where they are not one for each sample.
+    """
+    with open_npz(path) as file:
+        places = {name.lower(): name for name in file.names}
+        split = None if (inputs := _named(places, _INPUTS)) else "test"
+        inputs = inputs or _named(places, _INPUTS, "test")
+        if inputs is None:
+            there = listed(sorted(places), _NAMED_ARRAYS) or "(none)"
+            raise FedGAError(f"{path} holds the arrays {there}: call the samples x, or x_test")
+        values = _inputs(path, file.load(inputs))
+        kinds = {"label": _LABELS, "client": _CLIENTS}
+        named = {kind: _named(places, stems, split) for kind, stems in kinds.items()}
+        beside = {kind: _flat(file.load(name)) for kind, name in named.items() if name is not None}
+        if (of_classes := next((places[name] for name in _CLASS_NAMES if name in places), None)) and "label" in beside:
+            names, labels = np.array(list(map(str, file.class_names(of_classes)))), beside["label"]
+            if labels.dtype.kind in "iu" and labels.size and 0 <= labels.min() <= labels.max() < len(names):
+                beside["label"] = names[labels]
+        return values, {kind: each for kind, each in beside.items() if each.shape == (len(values),)}
+
+
 def _named(places: Mapping[str, str], stems: tuple[str, ...], split: str | None = None) -> str | None:
     for stem in stems:
         for name in (f"{split}_{stem}", f"{stem}_{split}", f"{split}{stem}", f"{stem}{split}") if split else (stem,):

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,18 @@ class TableOptions:
     @property
     def sizes(self) -> dict[str, Any]:
         return {"resize": self.resize, "of_one_size": self.of_one_size}
+
+
+FeatureChoice = Callable[[str, list[str]], Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Unlabelled:
+    """Samples to predict, and what stands beside them: "label", "client" or "file", one text or number each."""
+
+    inputs: np.ndarray
+    where: str
+    beside: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -86,6 +98,10 @@ def _types() -> Any:
 
 
 def read_csv(path: Path, options: TableOptions) -> Parts:
+    return _parts(_open_csv(path), None, options)
+
+
+def _open_csv(path: Path) -> _TableColumns:
     types = _types()
     with reading(path, "a CSV table"):
         table = csv_table(path)
@@ -94,12 +110,52 @@ def read_csv(path: Path, options: TableOptions) -> Parts:
         raise FedGAError(f"{path} has a header and no rows: add a row per sample")
     if any(types.is_binary(column.type) for column in table.columns):
         raise not_utf8(path)
-    return _parts(_TableColumns(str(path), table.column_names, table), None, options)
+    return _TableColumns(str(path), table.column_names, table)
 
 
 def read_parquet(train: Sequence[Path], test: Sequence[Path] | None, options: TableOptions) -> Parts:
     """One Parquet table, or one for each split, each of one or more shards."""
     return _parts(_open(train), None if test is None else _open(test), options)
+
+
+def read_unlabelled(
+    path: Path, label: str | None, client: str | None, choose: FeatureChoice, options: TableOptions
+) -> Unlabelled:
+    """A table of which nothing is learnt: a column of labels or clients is left out if it is not filled in every row.
+
+    ``label`` and ``client`` are the columns of the data that a model was trained on; ``choose`` is given the other
+    columns' names and returns those of features.
+    """
+    columns = _open_csv(path) if path.suffix.lower() == ".csv" else _open([path])
+    check_column_names(columns.where, columns.names)
+
+    def found(kind: str, asked: str | None, usual: Sequence[str]) -> str | None:
+        what, known = f"{kind} column of {columns.where}", getattr(options, f"{kind}_column")
+        if known is not None:
+            return find_column(what, columns.names, known.strip() if known not in columns.names else known, ())
+        return asked if asked in columns.names else find_column(what, columns.names, None, usual)
+
+    labels, clients = found("label", label, LABEL_COLUMNS), found("client", client, CLIENT_COLUMNS)
+    pictures = columns.files.pictures if columns.files else ()
+    apart = {labels, clients, *(() if labels is None else (SPLIT_COLUMN,))}
+    rest = [name for name in columns.names if name not in apart and name not in pictures]
+    features = [] if pictures else list(choose(columns.where, rest))
+    kinds = {name: kind for name, kind in ((labels, "label"), (clients, "client")) if name is not None}
+    named = columns.files.class_names(labels) if columns.files and labels else ()
+    columns = columns.with_values(kinds, features)
+    beside = {}
+    for name, kind in kinds.items():
+        if columns.column(name).null_count or not len(columns.column(name)):
+            continue
+        values = _values(columns, name, "client")  # of which any may be missing
+        if np.isin(values.astype(str), _MISSING).any():
+            continue
+        if kind == "label" and named and values.dtype.kind in "iu" and 0 <= values.min() <= values.max() < len(named):
+            values = np.array(named)[values]
+        beside[kind] = values
+    if pictures:
+        return Unlabelled(_decoded(columns, options), columns.where, beside)
+    return Unlabelled(_features(columns, features, new=True), columns.where, beside)
 
 
 def _open(paths: Sequence[Path]) -> _TableColumns:
@@ -176,17 +232,21 @@ def _samples(
 ) -> Samples:
     labels = _values(columns, label, "label")
     clients = None if client is None else _values(columns, client, "client")
-    if columns.files is None or not (pictures := columns.files.pictures):
+    if columns.files is None or not columns.files.pictures:
         if options.resize is not None:
             raise FedGAError(f"{columns.where} holds no pictures: leave out --resize")
         return Samples(_features(columns, features), labels, columns.where, clients, tuple(features))
+    return Samples(_decoded(columns, options), labels, columns.where, clients)
+
+
+def _decoded(columns: _TableColumns, options: TableOptions) -> np.ndarray:
+    files = columns.files
+    pictures = files.pictures if files else ()
     usual = [name for name in _PICTURE_COLUMNS if name in pictures]
-    if len(pictures) > 1 and not usual:
+    if files is None or (len(pictures) > 1 and not usual):
         raise FedGAError(f"{columns.where} has several columns of pictures ({', '.join(pictures)}): call one image")
-    inputs = columns.files.decode(
-        (usual or pictures)[0], channels=options.channels, progress=options.progress, **options.sizes
-    )
-    return Samples(inputs, labels, columns.where, clients)
+    name = (usual or pictures)[0]
+    return files.decode(name, channels=options.channels, progress=options.progress, **options.sizes)
 
 
 def _values(columns: _TableColumns, name: str, kind: str) -> np.ndarray:
@@ -228,7 +288,8 @@ def _texts(columns: _TableColumns, name: str, kind: str, column: Any) -> np.ndar
     return texts
 
 
-def _features(columns: _TableColumns, names: Sequence[str]) -> np.ndarray:
+def _features(columns: _TableColumns, names: Sequence[str], *, new: bool = False) -> np.ndarray:
+    """Columns of numbers; of ``new`` samples, those of training are features whatever they look like in a few rows."""
     if not names:
         raise FedGAError(f"{columns.where} has no column beside label, client and split: add columns of features")
     rows = columns.table.num_rows
@@ -236,7 +297,7 @@ def _features(columns: _TableColumns, names: Sequence[str]) -> np.ndarray:
     features = np.empty((rows, len(names)), dtype=np.float32)
     for i, name in enumerate(names):
         column = columns.column(name)
-        if problem := _no_feature(name, column):
+        if problem := _no_feature(name, column, new=new):
             where = f"column {name!r} of" if name.strip() else f"column {columns.names.index(name) + 1} of"
             raise FedGAError(f"{where} {columns.where} {problem}")
         with np.errstate(over="ignore"):
@@ -246,7 +307,7 @@ def _features(columns: _TableColumns, names: Sequence[str]) -> np.ndarray:
     return features
 
 
-def _no_feature(name: str, column: Any) -> str:
+def _no_feature(name: str, column: Any, *, new: bool) -> str:
     """Why a column is no feature, and what to do with it; empty for one that is."""
     if not name.strip():
         return "has no name: name it, or remove it if it only counts rows"
@@ -254,7 +315,7 @@ def _no_feature(name: str, column: Any) -> str:
         return f"has empty cells in {empty} of {len(column)} rows: fill them, or remove these rows or the column"
     if not _is_number(column.type):
         return _not_numbers(column)
-    if _types().is_integer(column.type) and _numbers_rows(name, column.to_numpy()):
+    if not new and _types().is_integer(column.type) and _numbers_rows(name, column.to_numpy()):
         return "only numbers the rows, which says nothing about a new one: remove it"
     return ""
 

@@ -14,8 +14,8 @@ from fedga.drawing.style import base_name, display_name
 from fedga.errors import FedGAError
 from fedga.models import MODELS, build_model
 from fedga.plugins import received_part
-from fedga.report.costs import FLOAT, algorithms_rows, cost_columns, human_bytes
 from fedga.report.documents import NOTHING, Cell, Table
+from fedga.report.methods.costs import FLOAT, algorithms_rows, cost_columns, human_bytes
 from fedga.report.page.study import Study
 from fedga.spec.catalog import find_source
 from fedga.spec.settings import RunSpec

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from fedga.algorithms.parameters import Parameters
-from fedga.report.costs import FLOAT, human_bytes
+from fedga.report.methods.costs import FLOAT, human_bytes
 from fedga.report.terminal import Column, TitledTable, make_table
 
 _NONE = "–"
