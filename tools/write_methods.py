@@ -20,8 +20,8 @@ from fedga.algorithms import ALGORITHMS, Algorithm
 from fedga.algorithms.parameters import Parameters
 from fedga.drawing.style import algorithm_color, algorithm_rank, display_name
 from fedga.paper.report.related import PLAIN, SETTINGS, Comparison, Method, compare_methods, related_headline
-from fedga.report.methods.costs import algorithms_rows, cost_columns, human_bytes
 from fedga.report.curves import Curve, read_curves
+from fedga.report.methods.costs import algorithms_rows, cost_columns, human_bytes
 from fedga.report.series import setting_text
 from fedga.store.archive import opened
 from fedga.store.results import ResultsReader
