@@ -17,10 +17,10 @@ from fedga.errors import FedGAError
 from fedga.spec.settings import RunSpec
 from fedga.store.store import Store
 from fedga.study import dispatch
-from fedga.study.cluster import Assignment, RemoteEngine, Workplace
 from fedga.study.dispatch import Died, Dispatch, Trained
 from fedga.study.model_files import load_model
 from fedga.study.prepare import Preparation
+from fedga.study.remote_engine import Assignment, RemoteEngine, Workplace
 from fedga.study.sweep import ExecutionConfig, GroupJob, Groups, Interrupted, Observer, run_sweep
 
 CPU = torch.device("cpu")
