@@ -60,7 +60,7 @@ class TrainedChunk:
     reports: list[dict[str, Tensor]]
     client_states: list[dict[str, Tensor]]
     local_models: tuple[Tensor, Tensor] | None  # parameters and buffers of every slot, where they are asked for
-    steps: int
+    steps: int  # that were taken, on a CPU
 
 
 class Engine:
@@ -242,7 +242,7 @@ class Engine:
 
         whole = Chunk(slice(0, len(self.lanes)), slice(0, clients.shape[1]))
         steps: list[int] = []
-        amount = None if keep else lambda: sum(steps)  # with local models comes more than training
+        amount = None if asked.examine else lambda: sum(steps)  # with a look at local models comes more than training
         for parts in self.workers.map(work, self._chunks(whole), amount):
             for part in parts:
                 steps.append(part.steps)
@@ -319,7 +319,9 @@ class Engine:
             for part, state in zip(slots.segments, result.client_states, strict=True)
         ]
         owners = [SlotOwners(part.position, part.lanes, part.clients) for part in slots.segments]
-        return [TrainedChunk(chunk, update, buffers, owners, reports, states, models, int(slots.plan.steps.sum()))]
+        # A GPU would have to be waited for, and has no kinds of worker to choose from.
+        steps = int(slots.plan.steps.sum()) if self.device.type == "cpu" else 0
+        return [TrainedChunk(chunk, update, buffers, owners, reports, states, models, steps)]
 
     def _part(self, chosen: Chosen, chunk: Chunk) -> Chosen:
         (lanes, places), counts = chunk, chosen.counts
